@@ -1,0 +1,1 @@
+"""The client's side of the hub: rules, wire records, and the commands' work."""

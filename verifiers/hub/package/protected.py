@@ -1,0 +1,52 @@
+"""Top-level module names that no published package may hold, because others import them.
+
+They are the standard library's, our own, and those of the distributions that come with this package. A second package
+with such a module would put its files over them, or hide them, wherever it is installed (verifiers#335).
+
+The list is written down, so that server and client decide alike whatever else is installed beside them; a test
+compares it with the installed distributions.
+"""
+
+from __future__ import annotations
+
+import sys
+
+OURS = ("verifiers", "hub_server")
+
+_DISTRIBUTIONS = """
+aiohappyeyeballs aiohttp aiosignal annotated-types antlr4-python3-runtime=antlr4 anyio attrs=attr,attrs
+certifi charset-normalizer click cyclopts datasets dill docstring-parser filelock frozenlist fsspec h11
+hf-xet httpcore httpcore2 httpx httpx2 huggingface-hub idna jiter latex2sympy2-extended
+markdown-it-py=markdown_it math-verify mdurl mpmath multidict multiprocess=_multiprocess,multiprocess numpy
+openai orjson packaging pandas propcache pyarrow pydantic pydantic-core pygments python-dateutil=dateutil
+pyyaml=_yaml,yaml requests rich rich-rst scipy six sniffio sympy=isympy,sympy tqdm truststore
+typing-extensions typing-inspection urllib3 uv xxhash yarl
+"""
+"""Everything that `verifiers` requires, directly or not: `distribution`, or `distribution=module,module` where the
+modules are not called as it is."""
+
+_OF_EXTRAS = "anthropic keyring mcp ray tomlkit xllamacpp"
+"""What the extras for authors and clients name directly."""
+
+
+def _modules() -> dict[str, str]:
+    owners = dict.fromkeys(OURS, "verifiers")
+    for entry in f"{_DISTRIBUTIONS} {_OF_EXTRAS}".split():
+        distribution, _, modules = entry.partition("=")
+        for module in (modules or distribution.replace("-", "_")).split(","):
+            owners[module] = distribution
+    return owners
+
+
+MODULES: dict[str, str] = _modules()
+"""Module to the distribution that it belongs to; the standard library's are not among them."""
+
+
+def owner_of(module: str) -> str | None:
+    """Whose a top-level module is, in words; None for one that is free. Case is folded, as some file systems do."""
+    if module in sys.stdlib_module_names or module.lower() in _STANDARD_FOLDED:
+        return "Python's standard library"
+    return MODULES.get(module.lower())
+
+
+_STANDARD_FOLDED = frozenset(name.lower() for name in sys.stdlib_module_names)
