@@ -11,6 +11,8 @@ import warnings
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.support.hub import database_url, hub, postgresql, postgresql_hub, sqlite_hub  # noqa: F401 - fixtures
+
 # A deadline would be an assertion on time. In CI the examples are the same on every run, so a red run can be
 # repeated; on a laptop they differ from run to run, so that new ones are found.
 settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -39,6 +39,11 @@
         ├── MissingKeyError, MissingExtraError
         ├── ConfigError
         ├── ClusterError                a Ray cluster is not there, or has no room
+        ├── HubError                    the registry
+        │   ├── HubDeniedError              no token, or one that does not allow it
+        │   ├── HubNotFoundError            no such owner, project or version
+        │   ├── HubRefusedError             it would not do it, and says why
+        │   └── HubUnavailableError         it does not answer now
         └── StoreError, ResumeError
 
 A failure of a rollout is stored on its record (`error_record`) and its reward is None: a failure is never a
@@ -466,6 +471,39 @@ class ClusterError(UserError):
 
     exit_code = ExitCode.UNAVAILABLE
     hint = "Check the address, and that Ray and Python are the same there; RAY_AUTH_MODE=token if it asks for a token."
+
+
+class HubError(UserError):
+    """A hub did not do what was asked. `code` is the hub's own word for it."""
+
+    code: str = "hub"
+    hint = "Check the hub's URL and the id."
+
+
+class HubDeniedError(HubError):
+    """The hub wants a token, or the token does not allow this."""
+
+    exit_code = ExitCode.DENIED
+    hint = "Log in (hub login); hub whoami shows what the token allows."
+
+
+class HubNotFoundError(HubError):
+    """The hub has no such owner, project, version or file, or the token may not see it."""
+
+    hint = "hub search finds projects; hub versions OWNER/NAME lists a project's."
+
+
+class HubRefusedError(HubError):
+    """The hub refused, and says why."""
+
+    hint = "See the hub's message."
+
+
+class HubUnavailableError(HubError):
+    """The hub does not answer, is overloaded, or read-only."""
+
+    exit_code = ExitCode.UNAVAILABLE
+    hint = "Check the URL (--hub-url) and that the hub is running; try again later."
 
 
 class StoreError(UserError):

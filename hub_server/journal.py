@@ -1,0 +1,97 @@
+"""The journal: one append-only table that is the audit log and gives every change its serial.
+
+`record` is called last in a writing transaction. It takes the lock of the one row of `hub_state` and holds it until
+the commit, so serials become visible in their order and without gaps: whoever sees serial N sees all before it. That
+is what makes an answer "as of serial N" the same for ever (docs/reference/hub-api.md, resolve).
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Any, Protocol
+
+from sqlalchemy import BigInteger, CheckConstraint, Integer, select, update
+from sqlalchemy.orm import Mapped, Session, mapped_column
+
+from hub_server.database import Base, now
+
+Serial = BigInteger().with_variant(Integer, "sqlite")
+
+
+class HubState(Base):
+    """One row: the serial of the last change."""
+
+    __tablename__ = "hub_state"
+    __table_args__ = (CheckConstraint("id = 1", name="one_row"),)
+
+    id: Mapped[int] = mapped_column(primary_key=True, default=1)
+    serial: Mapped[int] = mapped_column(Serial, default=0)
+
+
+class JournalEvent(Base):
+    """One change: who did what to which project. Never updated, never deleted."""
+
+    __tablename__ = "journal"
+
+    serial: Mapped[int] = mapped_column(Serial, primary_key=True, autoincrement=False)
+    at: Mapped[dt.datetime]
+    action: Mapped[str] = mapped_column(index=True)
+    actor: Mapped[str | None]
+    token_id: Mapped[str | None]
+    owner: Mapped[str | None]
+    project: Mapped[str | None]
+    project_id: Mapped[int | None] = mapped_column(index=True)
+    version: Mapped[str | None]
+    filename: Mapped[str | None]
+    data: Mapped[dict[str, Any]] = mapped_column(default=dict)
+
+
+APPEND_ONLY = {
+    "sqlite": [
+        f"CREATE TRIGGER journal_no_{verb} BEFORE {verb} ON journal "
+        "BEGIN SELECT RAISE(ABORT, 'the journal is append-only'); END"
+        for verb in ("update", "delete")
+    ],
+    "postgresql": [
+        """CREATE FUNCTION journal_append_only() RETURNS trigger LANGUAGE plpgsql AS
+        $$ BEGIN RAISE EXCEPTION 'the journal is append-only'; END $$""",
+        """CREATE TRIGGER journal_no_change BEFORE UPDATE OR DELETE ON journal
+        FOR EACH ROW EXECUTE FUNCTION journal_append_only()""",
+    ],
+}
+"""What makes the database itself refuse, by dialect: the first migration runs these statements."""
+
+
+class HasSerial(Protocol):
+    """A project: what it shows changed last at this serial."""
+
+    id: Mapped[int]
+    serial: Mapped[int]
+
+
+def record(
+    session: Session, action: str, *, actor: str | None = None, token_id: str | None = None, owner: str | None = None,
+    project: str | None = None, row: Any = None, version: str | None = None, filename: str | None = None,
+    data: dict[str, Any] | None = None,
+) -> int:  # fmt: skip
+    """Append one event and return its serial. Last in the transaction: others wait for it until the commit.
+
+    row: the project's row, if what its index shows changed; its `serial` is set.
+    """
+    session.flush()  # what may wait for another lock does so before the journal's is taken
+    step = update(HubState).values(serial=HubState.serial + 1).returning(HubState.serial)
+    serial = session.execute(step).scalar_one()
+    if row is not None:
+        row.serial = serial
+    session.add(
+        JournalEvent(
+            serial=serial, at=now(), action=action, actor=actor, token_id=token_id, owner=owner, project=project,
+            project_id=None if row is None else row.id, version=version, filename=filename, data=data or {},
+        )
+    )  # fmt: skip
+    return serial
+
+
+def current_serial(session: Session) -> int:
+    """The serial of the last change that this session sees."""
+    return session.execute(select(HubState.serial)).scalar_one()

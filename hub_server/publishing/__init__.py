@@ -1,0 +1,1 @@
+"""How a release comes in: the installers' upload route and sessions."""

@@ -1,0 +1,1 @@
+"""Ids and constraints in, one pinned answer out."""

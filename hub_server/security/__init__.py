@@ -1,0 +1,1 @@
+"""Tokens as text, and rates."""

@@ -1,0 +1,1 @@
+"""What installers read: the Simple API and the files."""

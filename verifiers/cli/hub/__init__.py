@@ -1,0 +1,1 @@
+"""`hub`: publish, find, pin and install environments. One file a command; `main.py` lists them."""

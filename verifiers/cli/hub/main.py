@@ -1,0 +1,74 @@
+"""`hub`: the command of the registry.
+
+Each sub-command is a module of this folder, loaded when it is called: `hub --help` loads none of them. A sub-command
+takes `hub: HubFlags` for what they share, prints through `Output`, and returns an exit code or nothing.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from cyclopts import App, CycloptsError
+
+from verifiers.cli.output import Output, run_command, with_standard_streams
+from verifiers.errors import ConfigError, ExitCode
+from verifiers.exits import leave
+
+COMMANDS = {
+    "whoami": ("account:whoami", "Who the token acts as, and what it allows."),
+    "serve": ("server:serve", "Run a hub on this machine."),
+    "admin": ("server:admin", "Owners, tokens and the SDK's wheel, on the hub's machine."),
+}
+"""Name → (module:function of this folder, one sentence), in the order of the help."""
+
+
+def _version() -> str:
+    from importlib.metadata import version
+
+    return version("verifiers")
+
+
+app = App(
+    name="hub",
+    help=(
+        "Publish environments, pin them, install them.\n\n"
+        "  hub push my-env                     build, check and publish ./environments/my_env\n"
+        "  hub install alice/my-env@0.1.0      into this Python\n"
+        "  hub serve --data ./hub              a hub of your own\n\n"
+        "The hub is named by --hub-url, VF_HUB_URL, or the settings."
+    ),
+    help_format="plaintext",
+    version_format="plaintext",
+    usage="Usage: hub COMMAND [OPTIONS]",
+    version=_version,
+    version_flags=["--version"],
+)
+for _name, (_place, _help) in COMMANDS.items():
+    app.command(f"verifiers.cli.hub.{_place}", name=_name, help=_help)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The entry point `hub`."""
+    if arguments is not None:
+        raise SystemExit(run(list(arguments)))
+    with_standard_streams()
+    leave(run(sys.argv[1:]))
+
+
+def run(arguments: list[str]) -> int:
+    """Run the command and return its exit code."""
+    output = Output(json="--json" in arguments, verbose=bool({"--verbose", "-v"} & set(arguments)))
+    return run_command(lambda: _command(arguments), output)
+
+
+def _command(arguments: list[str]) -> ExitCode:
+    try:
+        result = app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
+    except CycloptsError as error:
+        raise ConfigError(str(error).strip(), hint="hub --help lists the commands.", cause=error) from error
+    return ExitCode(result) if isinstance(result, int) else ExitCode.OK
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,122 @@
+"""HTTP to a hub.
+
+    with HubClient(hub_url(None)) as hub:
+        hub.get("/api/v1/whoami", Whoami)
+
+Every refusal becomes a typed error with the hub's own sentence: `HubDeniedError` (exit 3), `HubNotFoundError`,
+`HubRefusedError` (exit 1), `HubUnavailableError` (exit 4).
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Self, TypeVar
+
+import httpx
+from pydantic import BaseModel, ValidationError
+
+from verifiers.errors import (
+    ConfigError,
+    HubDeniedError,
+    HubError,
+    HubNotFoundError,
+    HubRefusedError,
+    HubUnavailableError,
+)
+from verifiers.hub.credentials import token_for
+from verifiers.settings import project_file, read_toml, table_at, user_file
+
+Model = TypeVar("Model", bound=BaseModel)
+
+TIMEOUT = httpx.Timeout(30.0, connect=10.0)
+
+
+def find_hub_url(given: str | None = None) -> str | None:
+    """The hub: `--hub-url`, `VF_HUB_URL`, `hub-url` in `[tool.verifiers.hub]` of the project or in the user's file."""
+    if given or (given := os.environ.get("VF_HUB_URL")):
+        return given.rstrip("/")
+    project = project_file()
+    if project is not None:
+        table = table_at(read_toml(project), "tool", "verifiers", "hub", where=str(project))
+        if url := table.get("hub-url"):
+            return str(url).rstrip("/")
+    user = user_file()
+    url = table_at(read_toml(user), "hub", where=str(user)).get("url") if user.is_file() else None
+    return str(url).rstrip("/") if url else None
+
+
+def hub_url(given: str | None = None) -> str:
+    """The same, where one is needed. ConfigError if nothing names one."""
+    url = find_hub_url(given)
+    if url is None:
+        raise ConfigError("no hub was named", hint="Name it: --hub-url URL, or export VF_HUB_URL=URL")
+    if not url.startswith(("http://", "https://")):
+        raise ConfigError(f"{url} is no URL of a hub", hint="It begins with https:// (or http:// on this machine).")
+    return url
+
+
+class HubClient:
+    """A connection to one hub, with the user's token for it if there is one."""
+
+    def __init__(self, url: str, token: str | None = None) -> None:
+        self.url = url.rstrip("/")
+        self.token = token if token is not None else token_for(url)
+        headers = {"Authorization": f"Bearer {self.token}"} if self.token else {}
+        # The user's proxies and certificates, but not netrc, which would put another login over the token.
+        self.http = httpx.Client(base_url=self.url, headers=headers, timeout=TIMEOUT, trust_env=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection."""
+        self.http.close()
+
+    def get(self, path: str, model: type[Model], **params: Any) -> Model:
+        """GET and read the answer."""
+        known = {name: value for name, value in params.items() if value is not None}
+        return self.read(self.request("GET", path, params=known), model)
+
+    def post(self, path: str, body: BaseModel | None, model: type[Model]) -> Model:
+        """POST a record and read the answer."""
+        return self.read(self.request("POST", path, json=body.model_dump(mode="json") if body else None), model)
+
+    def request(self, method: str, path: str, **options: Any) -> httpx.Response:
+        """One request. Raises one of the hub errors for anything but 2xx."""
+        try:
+            response = self.http.request(method, path, **options)
+        except httpx.HTTPError as error:
+            raise HubUnavailableError(f"the hub {self.url} does not answer: {error}", cause=error) from error
+        if response.is_success:
+            return response
+        raise refusal(response, self.url)
+
+    def read(self, response: httpx.Response, model: type[Model]) -> Model:
+        """The answer as a record."""
+        try:
+            return model.model_validate_json(response.content)
+        except ValidationError as error:
+            raise HubError(
+                f"{response.request.url} did not answer as a hub does", hint="Check the hub's URL.", cause=error
+            ) from error
+
+
+def refusal(response: httpx.Response, url: str) -> HubError:
+    """The error that a response stands for."""
+    status = response.status_code
+    try:
+        body = response.json()
+    except ValueError:
+        body = {}
+    if not isinstance(body, dict):
+        body = {}
+    message = str(body.get("message") or f"{url} answered {status} {response.reason_phrase}")
+    kind = {401: HubDeniedError, 403: HubDeniedError, 404: HubNotFoundError}.get(status, HubRefusedError)
+    if status >= 500 or status == 429:
+        kind = HubUnavailableError
+    error = kind(message, hint=body.get("hint"))
+    error.code = str(body.get("code") or f"http-{status}")
+    return error
