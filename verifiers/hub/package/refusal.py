@@ -1,6 +1,6 @@
 """Why a file may not be published: one error class, and one code for each rule.
 
-    refuse("duplicate-member", "two members are called 'pkg/__init__.py'", member="pkg/__init__.py")
+    refuse("path-duplicate", "'pkg/__init__.py' is there twice", member="pkg/__init__.py")
 
 A rule is stated once, in `RULES`; the reference page is written from it. A rule that only warns never reaches
 `refuse`: its code stands on a `Remark` of the file's facts.
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from verifiers.errors import UserError
+from verifiers.hub.package.archive_rules import ARCHIVE_RULES
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +99,7 @@ _ALL = (
         "Build with a current tool (uv build, hatchling ≥ 1.27, setuptools ≥ 77), and do not rename what it makes.",
     ),
     # --- archives -------------------------------------------------------------------------------------------
+    *(Rule(*row) for row in ARCHIVE_RULES),
     # --- what a wheel holds ---------------------------------------------------------------------------------
     # --- what the metadata says -----------------------------------------------------------------------------
     # --- environments ---------------------------------------------------------------------------------------
