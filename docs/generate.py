@@ -21,6 +21,7 @@ from typing import Any
 import verifiers
 from verifiers import errors
 from verifiers.evals.values import KINDS
+from verifiers.hub.package.refusal import RULES
 from verifiers.types import EvalConfig
 from verifiers.validation.checks import CHECKS
 
@@ -344,6 +345,25 @@ def checks_page() -> str:
     return "\n".join([*parts, ""])
 
 
+# --- rules of the hub ---------------------------------------------------------------------------------------------
+
+
+def hub_rules_page() -> str:
+    """Every rule on what may be published, in the order in which files are looked at."""
+    parts = [
+        "# Rules of the hub\n",
+        (
+            "What a hub takes, and `hub check` finds before. An upload that breaks a rule is refused with the rule's "
+            "code, what is wrong, and the file inside; nothing of it is kept. Rules marked *warns* refuse nothing: "
+            "what they find is shown on the release.\n"
+        ),
+    ]
+    for rule in RULES.values():
+        mark = " *Warns.*" if rule.warns else ""
+        parts += [f"## {rule.code}\n", f"{rule.summary}{mark}\n", f"What to do: {rule.hint}\n"]
+    return "\n".join(parts)
+
+
 # --- all --------------------------------------------------------------------------------------------------------
 
 PAGES: dict[str, Callable[[], str]] = {
@@ -352,6 +372,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "errors.md": errors_page,
     "settings.md": settings_page,
     "checks.md": checks_page,
+    "hub-rules.md": hub_rules_page,
 }
 
 

@@ -6,11 +6,14 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from verifiers.hub.package.paths import Limits
+
 
 @dataclass(frozen=True, slots=True)
 class Policy:
     """What differs from one hub, project or caller to the next; everything else is the same everywhere.
 
+    limits: how large a file, and what is in it, may be.
     strict_record: refuse where the content of RECORD is not that of the wheel, instead of only saying so.
     environment: the package is an environment: it binds `load_environment` and takes no reserved name. The wheel of
         `verifiers` itself is the one that is not (`hub admin add-sdk`).
@@ -18,6 +21,7 @@ class Policy:
     name, version: what a form or a session says that the file is; empty for what nobody said.
     """
 
+    limits: Limits = field(default_factory=Limits)
     strict_record: bool = True
     environment: bool = True
     private: bool = False
@@ -31,7 +35,7 @@ class Policy:
     @classmethod
     def from_dict(cls, told: dict[str, Any]) -> Policy:
         """From what `to_dict` made in another process."""
-        return cls(**told)
+        return cls(**{**told, "limits": Limits(**told["limits"])})
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,8 @@ MAX_NAME = 100
 
 _OWNER = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,37}[a-z0-9])\Z")
 _FILE = re.compile(r"[A-Za-z0-9_.+!-]{1,200}\Z")
-_MAX_TAGS = 100
+MAX_TAGS = 100
+"""That one file name may stand for."""
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?\Z")
 
 
@@ -135,8 +136,8 @@ def parse_wheel_name(filename: str) -> WheelName:
     """The parts of a wheel's file name, which must be spelt in the one normal form. Refuses `file-name`."""
     _check_characters(filename)
     parts = filename.removesuffix(".whl").split("-")
-    if math.prod(part.count(".") + 1 for part in parts[-3:]) > _MAX_TAGS:
-        refuse("file-name", f"{filename!r} names more than {_MAX_TAGS} tags")
+    if math.prod(part.count(".") + 1 for part in parts[-3:]) > MAX_TAGS:
+        refuse("file-name", f"{filename!r} names more than {MAX_TAGS} tags")
     try:
         name, version, build, tags = parse_wheel_filename(filename)
     except (InvalidWheelFilename, InvalidVersion, InvalidName) as error:

@@ -29,6 +29,13 @@ _OF_EXTRAS = "anthropic keyring mcp ray tomlkit xllamacpp"
 """What the extras for authors and clients name directly."""
 
 
+_STANDARD_ELSEWHERE = """
+aifc annotationlib asynchat asyncore audioop cgi cgitb chunk compression crypt distutils imghdr imp lib2to3 mailcap
+msilib nis nntplib ossaudiodev pipes smtpd sndhdr spwd sunau telnetlib uu xdrlib
+"""
+"""Of the standard library from Python 3.11 on, whichever version decides here."""
+
+
 def _modules() -> dict[str, str]:
     owners = dict.fromkeys(OURS, "verifiers")
     for entry in f"{_DISTRIBUTIONS} {_OF_EXTRAS}".split():
@@ -42,11 +49,11 @@ MODULES: dict[str, str] = _modules()
 """Module to the distribution that it belongs to; the standard library's are not among them."""
 
 
+_STANDARD = frozenset(name.lower() for name in [*sys.stdlib_module_names, *_STANDARD_ELSEWHERE.split()])
+
+
 def owner_of(module: str) -> str | None:
     """Whose a top-level module is, in words; None for one that is free. Case is folded, as some file systems do."""
-    if module in sys.stdlib_module_names or module.lower() in _STANDARD_FOLDED:
+    if module.lower() in _STANDARD:
         return "Python's standard library"
     return MODULES.get(module.lower())
-
-
-_STANDARD_FOLDED = frozenset(name.lower() for name in sys.stdlib_module_names)

@@ -63,6 +63,8 @@ def printable(text: str) -> str:
     return shown if len(shown) <= 200 else f"{shown[:200]}…"
 
 
+_UNCHANGED = "Build again, and do not change the wheel afterwards."
+
 _ALL = (
     # --- names ----------------------------------------------------------------------------------------------
     Rule(
@@ -98,11 +100,162 @@ _ALL = (
         "forms of name and version.",
         "Build with a current tool (uv build, hatchling ≥ 1.27, setuptools ≥ 77), and do not rename what it makes.",
     ),
-    # --- archives -------------------------------------------------------------------------------------------
+    Rule(
+        "form",
+        "What an upload's form says as name and version is what the file is named.",
+        "Publish with uv publish, twine or hub push, which read the form from the file.",
+    ),
+    Rule(
+        "file-size",
+        "A file is not larger than the hub takes (100 MiB, unless its limits say so).",
+        "Leave data out of the package and load it at run time.",
+    ),
     *(Rule(*row) for row in ARCHIVE_RULES),
-    # --- what a wheel holds ---------------------------------------------------------------------------------
-    # --- what the metadata says -----------------------------------------------------------------------------
+    # --- folders and headers of a wheel ---------------------------------------------------------------------
+    Rule(
+        "dist-info",
+        "A wheel has one folder `name-version.dist-info`, named exactly as the file.",
+        "Build again with a current tool; do not rename or join wheels.",
+    ),
+    Rule(
+        "data-folder",
+        "A folder `….data` is called `name-version.data`, holds only purelib, platlib, headers, scripts and data, "
+        "and puts nothing among the installed modules by another way.",
+        "Put the files into the package itself.",
+    ),
+    Rule("wheel-file", "WHEEL is there and of Wheel-Version 1.x.", "Build again with a current tool."),
+    Rule(
+        "wheel-tags",
+        "The tags in WHEEL are those of the file name, one at least, and none is empty.",
+        "Build again, or re-tag with `wheel tags`, which changes both.",
+    ),
+    Rule(
+        "entry-point",
+        "Entry points are names, never paths, and point at `module` or `module:attribute`.",
+        "Correct [project.scripts] or [project.entry-points] in pyproject.toml.",
+    ),
+    Rule(
+        "script-name",
+        "A script is a plain name, and none that Python, an installer or `verifiers` has (`python`, `pip`, `uv`, "
+        "`hub`, `vf-…`).",
+        "Give the script another name in [project.scripts].",
+    ),
+    Rule(
+        "startup-file",
+        "A `.pth` file at the top of a wheel runs whenever Python starts where the wheel is installed.",
+        "Leave it out unless the package can not do without it.",
+        warns=True,
+    ),
+    # --- RECORD ---------------------------------------------------------------------------------------------
+    Rule("record-missing", "A wheel has RECORD.", "Build again with a current tool."),
+    Rule(
+        "record-form",
+        "RECORD is UTF-8 CSV of path, hash and size, with each path once.",
+        "Build again with a current tool.",
+    ),
+    Rule("record-unlisted", "Every file of a wheel has a row in RECORD.", _UNCHANGED),
+    Rule("record-absent", "Every row of RECORD has a file in the wheel.", _UNCHANGED),
+    Rule("record-hash", "Every row of RECORD has a hash, sha256, sha384 or sha512.", "Build with a current tool."),
+    Rule("record-content", "Size and hash in RECORD are those of the file.", _UNCHANGED),
+    # --- METADATA and PKG-INFO ------------------------------------------------------------------------------
+    Rule(
+        "metadata-missing",
+        "A wheel has METADATA in its dist-info folder, a source archive PKG-INFO at its top.",
+        "Build again with a current tool.",
+    ),
+    Rule("metadata-text", "Metadata is UTF-8 without NUL, at most 4 MiB.", "Shorten or re-encode the README."),
+    Rule(
+        "metadata-version",
+        "Metadata-Version is 1.0 to 1.2 or 2.1 to 2.6; that of a source archive 2.2 or newer.",
+        "Build with a current tool.",
+    ),
+    Rule(
+        "metadata-newer",
+        "A newer minor Metadata-Version than 2.6 is taken, and what it adds is passed over.",
+        "Nothing has to be done.",
+        warns=True,
+    ),
+    Rule(
+        "metadata-field",
+        "Name and Version are there, what may be said once is said once, and each known field has a valid value.",
+        "Correct the field in pyproject.toml.",
+    ),
+    Rule("metadata-name", "Name is that of the file name.", "Build again; do not rename the file."),
+    Rule("metadata-release", "Version is that of the file name.", "Build again; do not rename the file."),
+    Rule(
+        "direct-url",
+        "A requirement on an address is git+https or git+ssh with a full commit, or https with a hash; it holds no "
+        "password.",
+        "Pin it: `name @ git+https://…@<40 digits>` or `name @ https://….whl#sha256=<64 digits>`.",
+    ),
+    Rule(
+        "license-file",
+        "From Metadata-Version 2.4 on, each License-File is in the archive.",
+        "Correct `license-files` in pyproject.toml.",
+    ),
     # --- environments ---------------------------------------------------------------------------------------
+    Rule(
+        "import-clash",
+        "No top-level module or folder of a wheel is one of the standard library, of `verifiers` or of what it "
+        "depends on.",
+        "Move it into the package's own module, or name it otherwise.",
+    ),
+    Rule(
+        "load-module",
+        "The wheel holds the module of its name, with underscores: `my_env.py` or `my_env/` for `my-env`.",
+        "Give module and project one name, and see that the build includes the module (`vf-init` shows how).",
+    ),
+    Rule(
+        "module-source",
+        "That module is Python source that the version which looks at it can read, at most 4 MiB.",
+        "Correct the syntax, or state the Python it needs in `requires-python`.",
+    ),
+    Rule(
+        "module-unread",
+        "The module needs a newer Python than the one that looks at it, so nothing tells that it loads.",
+        "Run `hub check` with that Python.",
+        warns=True,
+    ),
+    Rule(
+        "load-environment",
+        "The module binds `load_environment` at its top level: by def, an assignment or an import.",
+        "Define load_environment(**kwargs) in it, or import it there.",
+    ),
+    Rule(
+        "star-import",
+        "`load_environment` comes from a star import, so nothing tells that it is there.",
+        "Import it by name.",
+        warns=True,
+    ),
+    Rule(
+        "newer-api",
+        "An environment offers `load_environment`, not only what upstream's newer API (verifiers 0.4 and later) has.",
+        "Port it to load_environment, or publish it for the upstream package elsewhere.",
+    ),
+    Rule(
+        "pyproject",
+        "A source archive holds pyproject.toml; it is valid TOML, and `[tool.verifiers.needs]` and "
+        "`[tool.verifiers.hub]` have no unknown key.",
+        "Correct pyproject.toml.",
+    ),
+    Rule(
+        "needs",
+        "`[tool.verifiers.needs]` has secrets as a list of names of variables; network, sandbox and gpu are true or "
+        "false.",
+        "Correct the table in pyproject.toml.",
+    ),
+    Rule(
+        "hub-dependency",
+        "`[tool.verifiers.hub] dependencies` are `owner/name` with versions, each once, and each also stands in "
+        "`[project] dependencies` with the same versions.",
+        "Let both lists agree in pyproject.toml.",
+    ),
+    # --- the inspection itself ------------------------------------------------------------------------------
+    Rule(
+        "inspection-failed",
+        "A file can be inspected within the hub's limits of time and memory.",
+        "Move large literals out of the module into a data file, and nest less deeply.",
+    ),
 )
 
 RULES: dict[str, Rule] = {rule.code: rule for rule in _ALL}
