@@ -19,6 +19,7 @@ from hub_server.database import Database
 from hub_server.migrations.upgrade import upgrade
 from hub_server.operations import api as operations
 from hub_server.problems import Problem
+from hub_server.publishing import legacy
 from hub_server.settings import Settings
 from hub_server.storage import FolderStorage
 
@@ -40,7 +41,7 @@ def create_app(settings: Settings) -> FastAPI:
     app.add_exception_handler(HTTPException, _answer_http_error)
     app.add_exception_handler(RequestValidationError, _answer_invalid)
     # Order matters: what is named comes before `/{owner}/…`.
-    for router in (operations.router, accounts.router):
+    for router in (operations.router, accounts.router, legacy.router):
         app.include_router(router)
     return app
 

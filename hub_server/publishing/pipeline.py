@@ -1,0 +1,129 @@
+"""How files become part of a release: one list of steps for both doors, the installers' route and sessions.
+
+    publish(Publication(context, principal, "alice", uploads))
+
+The order is what makes a crash harmless: blobs are durable, then one transaction makes everything visible. What a step
+refuses raises `Problem` or `RefusedError`; nothing that it did before is then seen by anybody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import Literal
+
+from hub_server.accounts.service import Principal
+from hub_server.context import Context
+from hub_server.fault_points import reach
+from hub_server.publishing import service
+from hub_server.publishing.errors import Disagreement
+from hub_server.publishing.inspection import inspect
+from hub_server.publishing.receive import Upload
+from verifiers.hub.package.facts import FileFacts, Policy
+from verifiers.hub.package.names import SdistName, WheelName, normalise, parse_sdist_name, parse_wheel_name
+
+
+@dataclass(slots=True)
+class Publication:
+    """What comes in, for whom, and what the steps have found.
+
+    visibility: of a project that this makes. environment: False for the SDK's own wheel only. told_name, told_version:
+    what the form or the session says; empty if nothing does. report: the author's check report, for the wheel.
+    """
+
+    context: Context
+    principal: Principal | None
+    owner: str
+    uploads: Sequence[Upload]
+    visibility: Literal["public", "private"] = "public"
+    environment: bool = True
+    told_name: str = ""
+    told_version: str = ""
+    name: str = ""
+    version: str = ""
+    private: bool = False
+    pending: list[Upload] = field(default_factory=list)
+    facts: list[FileFacts] = field(default_factory=list)
+    created: bool = False
+
+
+def publish(publication: Publication) -> Publication:
+    """Take every step. `created` tells whether anything was new."""
+    for step in STEPS:
+        step(publication)
+    return publication
+
+
+def read_names(publication: Publication) -> None:
+    """What the files are called says which version of what this is; they agree on it."""
+    named = {_named(upload.filename) for upload in publication.uploads}
+    if len(named) != 1:
+        ids = " and ".join(sorted(f"{name} {version}" for name, version in named))
+        raise Disagreement(f"the files are of {ids}")
+    ((publication.name, publication.version),) = named
+
+
+def look(publication: Publication) -> None:
+    """Whether the caller may publish this at all, and which of the files are there already with the same bytes."""
+    with publication.context.database.read() as session:
+        place = service.find_place(
+            session, publication.principal, publication.owner, publication.name, publication.visibility
+        )
+        publication.private = place.private
+        known = service.known_files(session, place.project_id, [one.filename for one in publication.uploads])
+    publication.pending = [
+        upload for upload in publication.uploads
+        if not service.is_known(known.get(upload.filename), upload.filename, upload.sha256)
+    ]  # fmt: skip
+
+
+def inspect_files(publication: Publication) -> None:
+    """Every rule for what a file holds; nothing of it is imported or run."""
+    policy = Policy(
+        strict_record=publication.context.settings.strict_record,
+        environment=publication.environment,
+        private=publication.private,
+        name=publication.told_name,
+        version=publication.told_version,
+    )
+    publication.facts = [inspect(upload.path, upload.filename, policy) for upload in publication.pending]
+
+
+def compare(publication: Publication) -> None:
+    """What was inspected is what arrived, and the files of the release are of one package."""
+    for upload, facts in zip(publication.pending, publication.facts, strict=True):
+        if facts.sha256 != upload.sha256:
+            raise Disagreement(f"{upload.filename} changed while it was inspected")
+
+
+def store(publication: Publication) -> None:
+    """Every file, and METADATA of every wheel, is a durable blob."""
+    storage = publication.context.storage
+    for upload, facts in zip(publication.pending, publication.facts, strict=True):
+        if facts.kind == "wheel":
+            storage.put_bytes(facts.metadata, sha256(facts.metadata).hexdigest())
+        storage.put(upload.path, upload.sha256)
+    if publication.pending:
+        reach("after-blob")
+
+
+def commit(publication: Publication) -> None:
+    """One transaction makes it visible, unless another publisher was first."""
+    if publication.pending:
+        publication.created = service.commit_files(
+            publication.context, publication.principal, publication.owner, publication.name,
+            publication.facts, publication.visibility,
+        )  # fmt: skip
+        reach("after-commit")
+
+
+STEPS: list[Callable[[Publication], None]] = [read_names, look, inspect_files, compare, store, commit]
+
+
+def _named(filename: str) -> tuple[str, str]:
+    """Name and version of a file by what it is called. Refuses `file-name`."""
+    named: WheelName | SdistName = (
+        parse_wheel_name(filename) if filename.endswith(".whl") else parse_sdist_name(filename)
+    )
+    return normalise(named.name), named.version
