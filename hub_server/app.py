@@ -21,6 +21,7 @@ from hub_server.operations import api as operations
 from hub_server.problems import Problem
 from hub_server.publishing import legacy
 from hub_server.settings import Settings
+from hub_server.simple_index.api import IndexRoute
 from hub_server.storage import FolderStorage
 
 
@@ -30,9 +31,12 @@ def create_app(settings: Settings) -> FastAPI:
     context = Context(settings, database, FolderStorage(settings.data))
     upgrade(context.database)
 
+    index = IndexRoute(context)
+
     @asynccontextmanager
     async def life(_app: FastAPI) -> AsyncIterator[None]:
         yield
+        await index.indexes.watch.close()
         context.database.close()
 
     app = FastAPI(title="hub", version="1", lifespan=life, redirect_slashes=False)
@@ -40,6 +44,7 @@ def create_app(settings: Settings) -> FastAPI:
     app.add_exception_handler(Problem, _answer_problem)
     app.add_exception_handler(HTTPException, _answer_http_error)
     app.add_exception_handler(RequestValidationError, _answer_invalid)
+    app.router.routes.insert(0, index)
     # Order matters: what is named comes before `/{owner}/…`.
     for router in (operations.router, accounts.router, legacy.router):
         app.include_router(router)

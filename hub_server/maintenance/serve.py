@@ -10,6 +10,7 @@ import uvicorn
 from hub_server.app import create_app
 from hub_server.maintenance.first_token import bootstrap
 from hub_server.settings import Settings
+from hub_server.simple_index.sendfile import ZeroCopyProtocol
 
 
 def serve(settings: Settings, bootstrap_owner: str | None = None) -> None:
@@ -22,5 +23,6 @@ def serve(settings: Settings, bootstrap_owner: str | None = None) -> None:
     host, port = listening.getsockname()[:2]
     sys.stderr.write(f"the hub listens on http://{host}:{port}\n")
     sys.stderr.flush()
-    server = uvicorn.Server(uvicorn.Config(create_app(settings), log_level="warning", access_log=False))
+    config = uvicorn.Config(create_app(settings), http=ZeroCopyProtocol, log_level="warning", access_log=False)
+    server = uvicorn.Server(config)
     server.run(sockets=[listening])

@@ -1,0 +1,85 @@
+"""The addresses of indexes and files, read by hand: this runs for every request.
+
+    parse("/simple/my-env/")                   IndexAddress(None, None, "my-env", slash=True)      the whole hub
+    parse("/alice/simple/my-env/")             IndexAddress("alice", None, "my-env", slash=True)   an owner
+    parse("/alice/my-env/simple/numpy/")       IndexAddress("alice", "my-env", "numpy", slash=True)
+    parse("/files/alice/my-env/<sha256>/my_env-1.0-py3-none-any.whl")                              FileAddress(...)
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+from urllib.parse import quote
+
+from verifiers.errors import UserError
+from verifiers.hub.package.names import ROUTE_WORDS, normalise
+
+_NORMAL = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*\Z")
+SIDECAR = ".metadata"
+
+
+class IndexAddress(NamedTuple):
+    """A page of an index; without a `name` it is the list of its projects."""
+
+    owner: str | None
+    project: str | None
+    name: str | None
+    slash: bool
+
+    @property
+    def is_normal(self) -> bool:
+        """Whether this is the one spelling: the normal name, and a slash."""
+        return self.slash and (self.name is None or _NORMAL.match(self.name) is not None)
+
+    def normal_path(self) -> str | None:
+        """The one spelling. None if no project can have that name."""
+        before = [quote(part) for part in (self.owner, self.project) if part is not None]
+        try:
+            after = [] if self.name is None else [normalise(self.name)]
+        except UserError:
+            return None
+        return "/".join(["", *before, "simple", *after, ""])
+
+
+class FileAddress(NamedTuple):
+    """A file, or the METADATA of one."""
+
+    owner: str
+    name: str
+    sha256: str
+    filename: str
+    sidecar: bool
+
+
+Address = IndexAddress | FileAddress
+
+
+def parse(path: str) -> Address | None:
+    """What an address means; None if it is neither an index nor a file."""
+    parts = path.split("/")
+    count = len(parts)
+    if count > 1 and parts[1] == "simple":
+        return _index(None, None, parts[2:])
+    if count == 6 and parts[1] == "files":
+        sidecar = parts[5].endswith(SIDECAR)
+        return FileAddress(parts[2], parts[3], parts[4], parts[5].removesuffix(SIDECAR), sidecar)
+    if count > 2 and parts[1] not in ROUTE_WORDS:
+        if parts[2] == "simple":
+            return _index(parts[1], None, parts[3:])
+        if count > 3 and parts[3] == "simple":
+            return _index(parts[1], parts[2], parts[4:])
+    return None
+
+
+def _index(owner: str | None, project: str | None, rest: list[str]) -> IndexAddress | None:
+    match rest:
+        case []:
+            return IndexAddress(owner, project, None, slash=False)
+        case [""]:
+            return IndexAddress(owner, project, None, slash=True)
+        case [name]:
+            return IndexAddress(owner, project, name, slash=False)
+        case [name, ""]:
+            return IndexAddress(owner, project, name, slash=True)
+    return None
