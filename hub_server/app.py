@@ -16,6 +16,7 @@ from starlette.exceptions import HTTPException
 from hub_server.accounts import api as accounts
 from hub_server.context import Context
 from hub_server.database import Database
+from hub_server.inspector import Inspector
 from hub_server.migrations.upgrade import upgrade
 from hub_server.operations import api as operations
 from hub_server.problems import Problem
@@ -28,7 +29,7 @@ from hub_server.storage import FolderStorage
 def create_app(settings: Settings) -> FastAPI:
     """A hub. The schema is brought up to date first; what lives elsewhere is reached on the first request."""
     database = Database(settings.database, settings.database_connections)
-    context = Context(settings, database, FolderStorage(settings.data))
+    context = Context(settings, database, FolderStorage(settings.data), Inspector(settings.inspectors))
     upgrade(context.database)
 
     index = IndexRoute(context)
@@ -37,6 +38,7 @@ def create_app(settings: Settings) -> FastAPI:
     async def life(_app: FastAPI) -> AsyncIterator[None]:
         yield
         await index.indexes.watch.close()
+        context.inspector.close()
         context.database.close()
 
     app = FastAPI(title="hub", version="1", lifespan=life, redirect_slashes=False)

@@ -1,12 +1,13 @@
-"""What a request needs of its hub: settings, database, storage. One a process, made by `create_app`."""
+"""What a request needs of its hub: settings, database, storage, inspectors. One a process, made by `create_app`."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from fastapi import Request
 
 from hub_server.database import Database
+from hub_server.inspector import Inspector
 from hub_server.settings import Settings
 from hub_server.storage import Storage
 
@@ -18,6 +19,7 @@ class Context:
     settings: Settings
     database: Database
     storage: Storage
+    inspector: Inspector = field(default_factory=Inspector)
 
 
 def get_context(request: Request) -> Context:

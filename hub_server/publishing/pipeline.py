@@ -18,10 +18,10 @@ from hub_server.context import Context
 from hub_server.fault_points import reach
 from hub_server.publishing import service
 from hub_server.publishing.errors import Disagreement
-from hub_server.publishing.inspection import inspect
 from hub_server.publishing.receive import Upload
 from verifiers.hub.package.facts import FileFacts, Policy
 from verifiers.hub.package.names import SdistName, WheelName, normalise, parse_sdist_name, parse_wheel_name
+from verifiers.hub.package.paths import Limits
 
 
 @dataclass(slots=True)
@@ -80,13 +80,16 @@ def look(publication: Publication) -> None:
 
 def inspect_files(publication: Publication) -> None:
     """Every rule for what a file holds; nothing of it is imported or run."""
+    settings = publication.context.settings
     policy = Policy(
-        strict_record=publication.context.settings.strict_record,
+        limits=Limits(file_bytes=settings.max_file_size),
+        strict_record=settings.strict_record,
         environment=publication.environment,
         private=publication.private,
         name=publication.told_name,
         version=publication.told_version,
     )
+    inspect = publication.context.inspector.inspect
     publication.facts = [inspect(upload.path, upload.filename, policy) for upload in publication.pending]
 
 
