@@ -499,6 +499,12 @@ class HubRefusedError(HubError):
     hint = "See the hub's message."
 
 
+class HubDigestError(HubError):
+    """Bytes from a hub, or an installed environment, are not those that were promised."""
+
+    hint = "Nothing of it is used. Try again; if it stays so, tell the hub's operator."
+
+
 class HubUnavailableError(HubError):
     """The hub does not answer, is overloaded, or read-only."""
 

@@ -1,13 +1,13 @@
 """Which exact bits a score depends on: versions and digests of the environment and of this package.
 
-An environment that was installed from a wheel is known by that wheel's sha256 where the installer noted it;
-any other by `tree:` and the SHA-256 over the sorted (path, NUL, sha256) of its files.
+An environment that was installed from a wheel is known by that wheel's sha256 where the installer noted it, and by
+its owner where that wheel is a hub's; any other by `tree:` and the SHA-256 over the sorted (path, NUL, sha256) of its
+files.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 import sys
 import tomllib
 from collections.abc import Iterable
@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from verifiers.envs.load import module_name, split_id
+from verifiers.envs.origin import direct_url, hub_origin, noted_digest
 from verifiers.types import VersionInfo
 
 _IGNORED = {"__pycache__", "outputs", "dist", "build"}
 """Folders that tools leave in an environment's folder, besides the hidden ones (.git, .venv, .pytest_cache …)."""
-
 
 def environment_ref(env_id: str) -> dict[str, Any]:
     """`{"name", "version", "digest"}` of a loaded environment; version and digest are None where unknown."""
@@ -31,6 +31,8 @@ def environment_ref(env_id: str) -> dict[str, Any]:
     distribution = _owning_distribution(name, location)
     if distribution is not None:
         version: str | None = distribution.version
+        if (origin := hub_origin(distribution)) is not None:
+            owner = origin.owner
         digest = _wheel_digest(distribution) or tree_digest(_files_of(distribution))
     else:
         version = _local_version(location)
@@ -75,12 +77,9 @@ def _owning_distribution(name: str, location: Path | None) -> metadata.Distribut
 
 
 def _wheel_digest(distribution: metadata.Distribution) -> str | None:
-    """The sha256 that PEP 610 `direct_url.json` holds for a wheel installed from a file or URL."""
-    text = distribution.read_text("direct_url.json")
-    archive = json.loads(text).get("archive_info", {}) if text else {}
-    digest = (archive.get("hashes") or {}).get("sha256") or str(archive.get("hash", "")).removeprefix(
-        "sha256="
-    )
+    """The sha256 of the wheel that was installed from a file or URL, where it is known."""
+    origin = hub_origin(distribution)
+    digest = origin.sha256 if origin is not None else noted_digest(direct_url(distribution))
     return f"sha256:{digest}" if digest else None
 
 

@@ -1,0 +1,59 @@
+"""Which hub an installed distribution comes from, as its own metadata say. Light: loads nothing of the package.
+
+    hub_origin(metadata.distribution("demo"))       HubOrigin(hub="https://hub.example", owner="alice", …) or None
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from importlib import metadata
+from typing import Any
+
+_FILE_OF_A_HUB = re.compile(
+    r"(?P<hub>https?://.+?)/files/(?P<owner>[^/]+)/(?P<name>[^/]+)/(?P<sha256>[0-9a-f]{64})/[^/]+\Z"
+)
+"""The address under which a hub serves a file for ever; the digest in it is that of the file."""
+
+
+@dataclass(frozen=True, slots=True)
+class HubOrigin:
+    """The hub's wheel that a distribution was installed from. `hub` is the hub's URL, `sha256` in hexadecimal."""
+
+    hub: str
+    owner: str
+    name: str
+    version: str
+    sha256: str
+
+    @property
+    def id(self) -> str:
+        """`owner/name@version`."""
+        return f"{self.owner}/{self.name}@{self.version}"
+
+
+def hub_origin(distribution: metadata.Distribution) -> HubOrigin | None:
+    """Where PEP 610 `direct_url.json` says that a distribution comes from; None unless that is a hub.
+
+    pip notes the digest that it verified, uv only the address, which for a hub's file holds the digest.
+    """
+    told = direct_url(distribution)
+    match = _FILE_OF_A_HUB.match(str(told.get("url", "")))
+    if match is None or (noted_digest(told) or match["sha256"]) != match["sha256"]:
+        return None
+    return HubOrigin(match["hub"], match["owner"], match["name"], distribution.version, match["sha256"])
+
+
+def direct_url(distribution: metadata.Distribution) -> dict[str, Any]:
+    """PEP 610 `direct_url.json`: where a distribution was installed from, if that was no index. Empty if not told."""
+    text = distribution.read_text("direct_url.json")
+    told = json.loads(text) if text else {}
+    return told if isinstance(told, dict) else {}
+
+
+def noted_digest(told: dict[str, Any]) -> str | None:
+    """The sha256 of a wheel that an installer noted there."""
+    archive = told.get("archive_info") or {}
+    digest = (archive.get("hashes") or {}).get("sha256") or str(archive.get("hash", "")).removeprefix("sha256=")
+    return str(digest) if digest else None

@@ -1,0 +1,246 @@
+"""Packages of a hub into a Python: resolved by the hub, verified by digest, installed by uv.
+
+    resolve → fetch and verify → uv pip install → note where each came from
+
+The hub's wheels are downloaded by us, into the user's cache under their digest, and handed to uv as files with that
+digest: no index can put another package in their place, and no token is shown to another program. What they need from
+elsewhere uv finds with the user's own settings, and it upgrades nothing that is installed. `verifiers` stays what it
+is; where there is none, the hub's wheel of it is installed, or else the one that runs this.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import io
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from verifiers.clients.model_file import cache_dir
+from verifiers.errors import EnvironmentInstallError
+from verifiers.hub.fetch import fetch, fetch_all
+from verifiers.hub.ids import HubId
+from verifiers.hub.resolve import SDK, Chosen, Wanted, refuse_equal_modules, resolve, sdk_wheel, short
+from verifiers.hub.target import Target
+
+if TYPE_CHECKING:
+    from verifiers.hub.client import HubClient
+
+
+@dataclass(slots=True)
+class Options:
+    """How to install. `agree` is asked whether a pin on another version of verifiers may be relaxed."""
+
+    prereleases: bool = False
+    dry_run: bool = False
+    agree: Callable[[str], bool] = lambda _: False
+    note: Callable[[str], None] = lambda _: None
+    warn: Callable[[str], None] = lambda _: None
+
+
+@dataclass(slots=True)
+class Installed:
+    """What an installation did: each package of the hub, and which of them were there already."""
+
+    serial: int
+    packages: list[Chosen] = field(default_factory=list)
+    present: set[str] = field(default_factory=set)
+
+
+def install(hub: HubClient, ids: Sequence[HubId], target: Target, options: Options) -> Installed:
+    """Install all of them and what they need, or nothing.
+
+    HubError if the hub does not give them, EnvironmentInstallError if uv does not install them.
+    """
+    target.check_writable()
+    answer, packages = resolve(hub, ids, Wanted(target.minor, prereleases=options.prereleases))
+    warn_of_yanks(packages, options.warn)
+    present = {one.name for one in packages if is_present(target, one)}
+    done = Installed(answer.serial, packages, present)
+    for one in packages:
+        if (other := replaced(target, one)) and one.name not in present:
+            options.note(f"{one.described} takes the place of {other}")
+    missing = [one for one in packages if one.name not in present]
+    if not missing and is_complete(target, packages):
+        return done
+    wheels = fetch_all(hub, [one.file for one in packages], cache_dir())
+    refuse_equal_modules([(one.id, modules_of(wheel)) for one, wheel in zip(packages, wheels, strict=True)])
+    overrides = relaxed(packages, target, options.agree)
+    lines = [line(one.name, wheel, one.file.sha256) for one, wheel in zip(packages, wheels, strict=True)]
+    constraints = [text for one in packages for text in one.release.direct_urls]
+    sdk = target.distribution(SDK)
+    if sdk is not None:
+        constraints.append(f"{SDK}=={sdk.version}")
+    else:
+        lines.append(_sdk_line(hub, packages[0], options.note))
+    pip_install(target, lines, constraints, overrides, dry_run=options.dry_run)
+    if not options.dry_run:
+        for one in packages:
+            note_origin(target, one.name, one.file.url, one.file.sha256)
+    return done
+
+
+# --- what is there ------------------------------------------------------------------------------------------------
+
+
+def is_present(target: Target, one: Chosen) -> bool:
+    """Whether exactly this wheel is installed."""
+    origin = target.origin(one.name)
+    return origin is not None and (origin.sha256, origin.owner) == (one.file.sha256, one.release.owner)
+
+
+def replaced(target: Target, one: Chosen) -> str | None:
+    """What installing a package would replace, in words; None if nothing of that name is installed."""
+    distribution = target.distribution(one.name)
+    if distribution is None:
+        return None
+    origin = target.origin(one.name)
+    return f"{origin.id} ({short(origin.sha256)})" if origin else f"{one.name} {distribution.version}"
+
+
+def is_complete(target: Target, packages: Sequence[Chosen]) -> bool:
+    """Whether everything that installed packages require is installed, too. uv looks, and asks no index."""
+    pins = [f"{one.name}=={one.release.version}" for one in packages]
+    asked = ["pip", "install", "--python", target.python, "--offline", "--no-index", *pins]
+    return subprocess.run([uv_program(), *asked], capture_output=True, check=False).returncode == 0
+
+
+def warn_of_yanks(packages: Sequence[Chosen], warn: Callable[[str], None]) -> None:
+    """Say which packages were withdrawn, and why: a lock or a pin still gets them."""
+    for one in packages:
+        if one.yanked is not None:
+            warn(f"{one.id} was yanked ({one.yanked.cause}): {one.yanked.reason}")
+
+
+# --- what is handed to uv -----------------------------------------------------------------------------------------
+
+
+def line(name: str, wheel: Path, sha256: str) -> str:
+    """The requirement of a wheel in the cache, by its digest."""
+    return f"{name} @ {wheel.as_uri()}#sha256={sha256}"
+
+
+def modules_of(wheel: Path) -> set[str]:
+    """The top-level modules of a wheel: what importing finds once it is installed."""
+    import zipfile
+
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+    tops = {name.partition("/")[0] for name in names if not name.startswith((".", "__pycache__/"))}
+    folders = {top for top in tops if "." not in top}
+    return folders | {top.partition(".")[0] for top in tops if top.endswith((".py", ".so"))}
+
+
+def relaxed(packages: Sequence[Chosen], target: Target, agree: Callable[[str], bool]) -> list[str]:
+    """Overrides for uv: `verifiers` in any version, if a package pins another than there is and the user agrees."""
+    from packaging.requirements import Requirement
+    from packaging.utils import canonicalize_name
+
+    sdk = target.distribution(SDK)
+    ours = sdk.version if sdk is not None else metadata.version(SDK)
+    for one in packages:
+        for text in one.release.requires_dist:
+            wanted = Requirement(text)
+            if canonicalize_name(wanted.name) != SDK or wanted.specifier.contains(ours, prereleases=True):
+                continue
+            if agree(f"{one.id} asks for {text}; install it with {SDK} {ours}, which provides the same API?"):
+                return [SDK]
+            raise EnvironmentInstallError(
+                f"{one.id} asks for {text}, and {SDK} {ours} can not satisfy that",
+                hint="Agree with --yes, or choose another version of it.",
+            )
+    return []
+
+
+def _sdk_line(hub: HubClient, near: Chosen, note: Callable[[str], None]) -> str:
+    """The requirement of this package where there is none yet: the hub's wheel of this very version, or else ours."""
+    ours = metadata.version(SDK)
+    found = sdk_wheel(hub, near, [ours])
+    if found is not None:
+        return line(SDK, fetch(hub, found[1], cache_dir()), found[1].sha256)
+    from verifiers.rollouts.workers.wheels import our_source
+
+    note(f"the hub serves no wheel of {SDK} {ours}: the one that runs this is packed")
+    source = our_source()
+    folder = cache_dir() / "hub" / "sdk" / f"{ours}-{source.digest().replace(':', '-')[-16:]}"
+    wheels = sorted(folder.glob("*.whl"))
+    wheel = wheels[0] if wheels else asyncio.run(source.wheel(folder))
+    return f"{SDK} @ {wheel.as_uri()}"
+
+
+def pip_install(
+    target: Target,
+    lines: Sequence[str],
+    constraints: Sequence[str] = (),
+    overrides: Sequence[str] = (),
+    *,
+    dry_run: bool = False,
+) -> None:
+    """`uv pip install` of requirements. EnvironmentInstallError if it fails; what uv said is on the terminal."""
+    with tempfile.TemporaryDirectory() as folder:
+        files = []
+        for option, texts in (("--requirements", lines), ("--constraint", constraints), ("--override", overrides)):
+            if texts:
+                path = Path(folder) / f"{option.strip('-')}.txt"
+                path.write_text("\n".join(texts) + "\n", encoding="utf-8")
+                files += [option, str(path)]
+        run_uv(["pip", "install", "--python", target.python, *(["--dry-run"] if dry_run else []), *files])
+
+
+def run_uv(arguments: Sequence[str]) -> None:
+    """uv with the user's own settings. Its lines are progress, and go to stderr: stdout is for data."""
+    done = subprocess.run([uv_program(), *arguments], stdout=sys.stderr, check=False)
+    if done.returncode != 0:
+        raise EnvironmentInstallError(f"uv {' '.join(arguments[:2])} ended with {done.returncode}")
+
+
+def uv_program() -> str:
+    """Where uv is."""
+    from uv import find_uv_bin
+
+    return find_uv_bin()
+
+
+# --- where it came from -------------------------------------------------------------------------------------------
+
+
+def note_origin(target: Target, name: str, url: str, sha256: str) -> None:
+    """Write PEP 610 `direct_url.json` of an installed wheel: the hub's address, and the digest that was verified."""
+    distribution = target.distribution(name)
+    if distribution is None:
+        raise EnvironmentInstallError(f"uv installed {name}, and it is not to be found in {target.prefix}")
+    info = next(file for file in distribution.files or [] if file.match("*.dist-info/METADATA"))
+    folder = Path(str(info.locate())).parent
+    told = {"archive_info": {"hash": f"sha256={sha256}", "hashes": {"sha256": sha256}}, "url": url}
+    text = json.dumps(told, sort_keys=True)
+    _replace(folder / "direct_url.json", text)
+    record = folder / "RECORD"
+    place = f"{folder.name}/direct_url.json"
+    rows = [row for row in csv.reader(io.StringIO(record.read_text(encoding="utf-8"))) if row and row[0] != place]
+    lines = io.StringIO()
+    csv.writer(lines, lineterminator="\n").writerows([*rows, [place, f"sha256={_record_hash(text)}", len(text)]])
+    _replace(record, lines.getvalue())
+
+
+def _record_hash(text: str) -> str:
+    import base64
+    import hashlib
+
+    return base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b"=").decode()
+
+
+def _replace(path: Path, text: str) -> None:
+    """A new file in the place of the old one: files of an installation may be links into uv's cache."""
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=".new-")
+    with os.fdopen(descriptor, "w", encoding="utf-8", newline="") as file:
+        file.write(text)
+    os.chmod(name, 0o644)
+    os.replace(name, path)
