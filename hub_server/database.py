@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
-from sqlalchemy import JSON, Connection, DateTime, Dialect, MetaData, String, create_engine, event
+from sqlalchemy import JSON, Connection, DateTime, Dialect, MetaData, String, Table, create_engine, event
 from sqlalchemy.orm import DeclarativeBase, Session
 from sqlalchemy.types import TypeDecorator
 
@@ -58,6 +58,12 @@ class Base(DeclarativeBase):
     }
 
 
+def table_of(model: type[Base]) -> Table:
+    """The table of a mapped class, for statements on hot paths: those skip the work of the mapper."""
+    assert isinstance(model.__table__, Table)
+    return model.__table__
+
+
 def now() -> dt.datetime:
     """This moment, in UTC."""
     return dt.datetime.now(dt.UTC)
@@ -70,6 +76,10 @@ class Database:
         self.is_sqlite = url.startswith("sqlite")
         self.engine = create_engine(url, pool_size=connections, max_overflow=0, pool_pre_ping=not self.is_sqlite)
         self._writing = self.engine.execution_options(writing=True)
+        # On PostgreSQL a statement sees what is committed when it begins, in a transaction (READ COMMITTED) or not.
+        # Without one it saves BEGIN and ROLLBACK; and psycopg forgets its prepared statements at a ROLLBACK.
+        reading = {} if self.is_sqlite else {"isolation_level": "AUTOCOMMIT"}
+        self._reading = self.engine.execution_options(**reading)
         if self.is_sqlite:
             event.listen(self.engine, "connect", _prepare_sqlite)
             event.listen(self.engine, "begin", _begin_sqlite)
@@ -77,7 +87,7 @@ class Database:
     @contextmanager
     def read(self) -> Iterator[Session]:
         """A session that sees one state of the database and changes nothing."""
-        with Session(self.engine, autoflush=False, expire_on_commit=False) as session:
+        with Session(self._reading, autoflush=False, expire_on_commit=False) as session:
             yield session
 
     @contextmanager

@@ -10,10 +10,10 @@ from __future__ import annotations
 import datetime as dt
 from typing import Any, Protocol
 
-from sqlalchemy import BigInteger, CheckConstraint, Integer, select, update
+from sqlalchemy import BigInteger, CheckConstraint, Integer, insert, select, update
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
-from hub_server.database import Base, now
+from hub_server.database import Base, now, table_of
 
 Serial = BigInteger().with_variant(Integer, "sqlite")
 
@@ -72,24 +72,30 @@ class HasSerial(Protocol):
 def record(
     session: Session, action: str, *, actor: str | None = None, token_id: str | None = None, owner: str | None = None,
     project: str | None = None, row: Any = None, version: str | None = None, filename: str | None = None,
-    data: dict[str, Any] | None = None,
+    data: dict[str, Any] | None = None, project_id: int | None = None,
 ) -> int:  # fmt: skip
     """Append one event and return its serial. Last in the transaction: others wait for it until the commit.
 
-    row: the project's row, if what its index shows changed; its `serial` is set.
+    row: the project's row, if what its index shows changed; its `serial` is set. project_id: instead of `row`, where
+    the caller sets the serial itself.
     """
     session.flush()  # what may wait for another lock does so before the journal's is taken
-    step = update(HubState).values(serial=HubState.serial + 1).returning(HubState.serial)
-    serial = session.execute(step).scalar_one()
+    connection = session.connection()  # tables instead of mapped classes: a third of the time, while others wait
+    serial: int = connection.execute(_STEP).scalar_one()
     if row is not None:
         row.serial = serial
-    session.add(
-        JournalEvent(
-            serial=serial, at=now(), action=action, actor=actor, token_id=token_id, owner=owner, project=project,
-            project_id=None if row is None else row.id, version=version, filename=filename, data=data or {},
-        )
-    )  # fmt: skip
+        project_id = row.id
+    event = {
+        "serial": serial, "at": now(), "action": action, "actor": actor, "token_id": token_id, "owner": owner,
+        "project": project, "project_id": project_id, "version": version, "filename": filename, "data": data or {},
+    }  # fmt: skip
+    connection.execute(_APPEND, event)
     return serial
+
+
+_STATE = table_of(HubState)
+_STEP = update(_STATE).values(serial=_STATE.c.serial + 1).returning(_STATE.c.serial)
+_APPEND = insert(table_of(JournalEvent))
 
 
 def current_serial(session: Session) -> int:

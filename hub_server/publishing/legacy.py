@@ -48,36 +48,33 @@ class Incoming:
     def feed(self, data: bytes) -> None:
         """Take bytes of the body, from somebody who may publish."""
         if self.principal is None:
-            self._log_in()
+            principal = self._log_in()
             with self.context.database.read() as session:
-                service.find_owner_for(session, self.principal, self._owner())
+                service.find_owner_for(session, principal, self.owner or principal.slug)
         self.receiver.feed(data)
 
     def finish(self, data: bytes) -> str:
         """Take the last bytes, and publish. Returns the answer's text."""
-        if self.principal is None:
-            self._log_in()
+        principal = self.principal or self._log_in()
+        owner = self.owner or principal.slug
         self.receiver.feed(data)
         form = self.receiver.finish()
         upload = check_form(form)
         reach("after-temp-file")
         done = publish(
             Publication(
-                self.context, self.principal, self._owner(), [upload],
+                self.context, principal, owner, [upload],
                 told_name=form.first("name"), told_version=form.first("version"),
             )
         )  # fmt: skip
         state = "published" if done.created else "already published, same bytes"
-        return f"{self._owner()}/{done.name}@{done.version}: {upload.filename} {state}\n"
+        return f"{owner}/{done.name}@{done.version}: {upload.filename} {state}\n"
 
-    def _log_in(self) -> None:
+    def _log_in(self) -> Principal:
         self.principal = optional_principal(self.request, self.context)
         if self.principal is None:
             raise NotLoggedIn()
-
-    def _owner(self) -> str:
-        assert self.principal is not None
-        return self.owner or self.principal.slug
+        return self.principal
 
 
 def check_form(form: Form) -> Upload:

@@ -33,7 +33,7 @@ class Publication:
     """
 
     context: Context
-    principal: Principal | None
+    principal: Principal
     owner: str
     uploads: Sequence[Upload]
     visibility: Literal["public", "private"] = "public"
@@ -42,7 +42,7 @@ class Publication:
     told_version: str = ""
     name: str = ""
     version: str = ""
-    private: bool = False
+    place: service.Place = field(init=False)
     pending: list[Upload] = field(default_factory=list)
     facts: list[FileFacts] = field(default_factory=list)
     created: bool = False
@@ -66,12 +66,11 @@ def read_names(publication: Publication) -> None:
 
 def look(publication: Publication) -> None:
     """Whether the caller may publish this at all, and which of the files are there already with the same bytes."""
+    names = [upload.filename for upload in publication.uploads]
     with publication.context.database.read() as session:
-        place = service.find_place(
-            session, publication.principal, publication.owner, publication.name, publication.visibility
+        publication.place, known = service.find_place(
+            session, publication.principal, publication.owner, publication.name, names, publication.visibility
         )
-        publication.private = place.private
-        known = service.known_files(session, place.project_id, [one.filename for one in publication.uploads])
     publication.pending = [
         upload for upload in publication.uploads
         if not service.is_known(known.get(upload.filename), upload.filename, upload.sha256)
@@ -85,7 +84,7 @@ def inspect_files(publication: Publication) -> None:
         limits=Limits(file_bytes=settings.max_file_size),
         strict_record=settings.strict_record,
         environment=publication.environment,
-        private=publication.private,
+        private=publication.place.visibility == "private",
         name=publication.told_name,
         version=publication.told_version,
     )
@@ -115,9 +114,8 @@ def commit(publication: Publication) -> None:
     """One transaction makes it visible, unless another publisher was first."""
     if publication.pending:
         publication.created = service.commit_files(
-            publication.context, publication.principal, publication.owner, publication.name,
-            publication.facts, publication.visibility,
-        )  # fmt: skip
+            publication.context, publication.principal, publication.place, publication.facts
+        )
         reach("after-commit")
 
 

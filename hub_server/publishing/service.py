@@ -5,21 +5,22 @@ The project's row is locked first, the journal's last; between them nothing wait
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
 import hashlib
 import hmac
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
-from sqlalchemy import func, select
+from sqlalchemy import func, insert, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
-from hub_server.accounts.models import Owner, Token
+from hub_server.accounts.models import Owner
 from hub_server.accounts.service import Principal, require
 from hub_server.context import Context
-from hub_server.database import now
+from hub_server.database import now, table_of
 from hub_server.fault_points import reach
 from hub_server.journal import record
 from hub_server.packages.models import File, Project, Release
@@ -42,13 +43,27 @@ OPEN_DAYS = 14
 Visibility = Literal["public", "private"]
 
 
+OWNERS, PROJECTS, RELEASES, FILES = (table_of(model) for model in (Owner, Project, Release, File))
+_OF_PROJECT = (PROJECTS.c.id, PROJECTS.c.visibility, PROJECTS.c.status)
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a file goes: the owner, and the project if there is one. `private` is what the project is or will be."""
+    """Where files go: the owner, and the project if there is one. `visibility` is what the project has or will have."""
 
     owner: Owner
+    name: str
     project_id: int | None
-    private: bool
+    visibility: Visibility
+    status: str | None = None
+
+
+class Known(NamedTuple):
+    """A file name that is taken."""
+
+    filename: str
+    sha256: str
+    deleted: bool
 
 
 def find_owner_for(session: Session, principal: Principal | None, slug: str) -> Owner:
@@ -63,122 +78,118 @@ def find_owner_for(session: Session, principal: Principal | None, slug: str) -> 
 
 
 def find_place(
-    session: Session, principal: Principal | None, slug: str, name: str, visibility: Visibility
-) -> Place:
-    """Where the caller's file goes. Refused if the caller may not, or the project takes none."""
-    if principal is None:
-        raise NotLoggedIn()
-    found = session.execute(
-        select(Owner, Project)
-        .outerjoin(Project, (Project.owner_id == Owner.id) & (Project.name == name))
-        .where(Owner.slug == slug)
-    ).first()
+    session: Session, principal: Principal, slug: str, name: str, filenames: Sequence[str],
+    visibility: Visibility,
+) -> tuple[Place, dict[str, Known]]:  # fmt: skip
+    """Where the caller's files go, and those of their names that are taken there. Refused if the caller may not."""
+    joined = OWNERS.outerjoin(PROJECTS, (PROJECTS.c.owner_id == OWNERS.c.id) & (PROJECTS.c.name == name))
+    query = select(OWNERS.c.id, *_OF_PROJECT).select_from(joined).where(OWNERS.c.slug == slug)
+    found = session.connection().execute(query).first()
     if found is None:
         raise Denied(f"there is no owner {slug[:80]!r} that {principal.slug} may publish for")
-    owner: Owner = found[0]
-    project: Project | None = found[1]
-    _admit(session, principal, owner, name, project)
-    private = visibility == "private" if project is None else project.visibility == "private"
-    return Place(owner, None if project is None else project.id, private)
+    owner_id, project_id, visible, status = found
+    owner = Owner(id=owner_id, slug=slug)
+    place = Place(owner, name, project_id, visibility if project_id is None else visible, status)
+    admit(session, principal, place)
+    return place, known_files(session, project_id, filenames)
 
 
-def _admit(session: Session, principal: Principal, owner: Owner, name: str, project: Project | None) -> None:
+def admit(session: Session, principal: Principal, place: Place) -> None:
     """May the caller publish this name, and does it take uploads?"""
-    require(session, principal, "publish:new" if project is None else "publish", owner, name)
-    if project is not None and project.status in ("archived", "quarantined"):
-        raise ProjectArchived(f"{owner.slug}/{name} is {project.status} and takes no uploads")
+    scope = "publish:new" if place.project_id is None else "publish"
+    require(session, principal, scope, place.owner, place.name)
+    if place.status in ("archived", "quarantined"):
+        raise ProjectArchived(f"{place.owner.slug}/{place.name} is {place.status} and takes no uploads")
 
 
-def known_files(session: Session, project_id: int | None, filenames: Sequence[str]) -> dict[str, File]:
+def known_files(session: Session, project_id: int | None, filenames: Sequence[str]) -> dict[str, Known]:
     """Those of the names that the project has or had."""
     if project_id is None:
         return {}
-    found = session.scalars(select(File).where(File.project_id == project_id, File.filename.in_(filenames)))
-    return {file.filename: file for file in found}
+    query = select(FILES.c.filename, FILES.c.sha256, FILES.c.deleted_at.is_not(None)).where(
+        FILES.c.project_id == project_id, FILES.c.filename.in_(filenames)
+    )
+    return {row.filename: Known(*row) for row in session.connection().execute(query)}
 
 
-def is_known(file: File | None, filename: str, sha256: str) -> bool:
+def is_known(known: Known | None, filename: str, sha256: str) -> bool:
     """Whether the very bytes are there. FileExists if others are, Tombstone if they were."""
-    if file is None:
+    if known is None:
         return False
-    if file.deleted_at is not None:
+    if known.deleted:
         raise Tombstone(f"{filename} was published and deleted; the name stays taken")
-    if not hmac.compare_digest(file.sha256, sha256):
-        raise FileExists(f"File already exists: {filename} is published with other bytes (sha256 {file.sha256})")
+    if not hmac.compare_digest(known.sha256, sha256):
+        raise FileExists(f"File already exists: {filename} is published with other bytes (sha256 {known.sha256})")
     return True
 
 
-def commit_files(
-    context: Context, principal: Principal | None, slug: str, name: str, facts: Sequence[FileFacts],
-    visibility: Visibility,
-) -> bool:  # fmt: skip
-    """The transaction: all checks again under the project's lock, then the rows, then the journal.
+def commit_files(context: Context, principal: Principal, place: Place, facts: Sequence[FileFacts]) -> bool:
+    """The transaction: all checks again under the project's lock, then the journal and the rows.
 
     Returns whether anything was new: False if another publisher brought the same bytes meanwhile.
     """
-    if principal is None:
-        raise NotLoggedIn()
     with context.database.write() as session:
-        owner = session.scalars(select(Owner).where(Owner.slug == slug)).one()
-        _check_token(session, principal)
-        project = _locked_project(session, owner.id, name)
-        _admit(session, principal, owner, name, project)
-        if project is None:
-            project = _make_project(session, owner, name, facts[0], visibility)
-        known = known_files(session, project.id, [one.filename for one in facts])
-        new = [one for one in facts if not is_known(known.get(one.filename), one.filename, one.sha256)]
-        if not new:
-            return False
-        release = _open_release(session, project, new)
-        _check_room(session, project, new, context.settings.max_project_size)
-        _add(session, principal, owner, project, release, new)
+        project_id, fresh = _lock_project(session, principal, place, facts[0])
+        new = list(facts)
+        release = None
+        if not fresh:
+            known = known_files(session, project_id, [one.filename for one in facts])
+            new = [one for one in facts if not is_known(known.get(one.filename), one.filename, one.sha256)]
+            if not new:
+                return False
+            release = open_release(session, project_id, new)
+        _check_room(session, None if fresh else project_id, new, context.settings.max_project_size)
+        _add(session, principal, place, project_id, release, new)
         reach("before-commit")
     return True
 
 
-def _check_token(session: Session, principal: Principal) -> None:
-    """The token was not revoked while the file came in. A principal without one is the machine's operator."""
-    if principal.token_id and session.scalar(select(Token.revoked_at).where(Token.id == principal.token_id)):
-        raise Denied(f"the token {principal.token_id} was revoked meanwhile")
-
-
-def _locked_project(session: Session, owner_id: int, name: str) -> Project | None:
-    query = select(Project).where(Project.owner_id == owner_id, Project.name == name)
-    return session.scalar(query.with_for_update(of=Project))
-
-
-def _make_project(
-    session: Session, owner: Owner, name: str, facts: FileFacts, visibility: Visibility
-) -> Project:
-    """The project, made by this transaction or by one that was faster.
+def _lock_project(
+    session: Session, principal: Principal, place: Place, facts: FileFacts
+) -> tuple[int, bool]:
+    """The id of the project, locked until the commit, and whether this transaction made it. All is as it was looked up,
+    or is checked again.
 
     The plain name goes to the first public project of that name; a private one never takes it.
     """
-    insert = postgresql.insert if session.get_bind().dialect.name == "postgresql" else sqlite.insert
-    taken = select(Project.id).where(Project.plain_name == name)
-    plain = name if visibility == "public" and session.scalar(taken) is None else None
-    for plain_name in dict.fromkeys((plain, None)):  # the second try: somebody took the plain name just now
-        row: dict[str, Any] = {
-            "owner_id": owner.id, "name": name, "display_name": facts.display_name or name,
-            "plain_name": plain_name, "visibility": visibility, "status": "active", "created_at": now(),
+    connection = session.connection()
+    lock = (
+        select(*_OF_PROJECT)
+        .where(PROJECTS.c.owner_id == place.owner.id, PROJECTS.c.name == place.name)
+        .with_for_update()
+    )
+    insert_or_not = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
+    found = connection.execute(lock).first()
+    public = place.visibility == "public"
+    for plain_name in (place.name if public else None, None):  # again: somebody else has the plain name
+        if found is not None:
+            break
+        admit(session, principal, dataclasses.replace(place, project_id=None))
+        row = {
+            "owner_id": place.owner.id, "name": place.name, "display_name": facts.display_name or place.name,
+            "plain_name": plain_name, "visibility": place.visibility, "status": "active", "created_at": now(),
             "serial": 0,
         }  # fmt: skip
-        made = insert(Project).values(row).on_conflict_do_nothing().returning(Project)
-        if (project := session.scalar(made) or _locked_project(session, owner.id, name)) is not None:
-            return project
-    raise AssertionError("a project without a plain name conflicts with one of its own owner only")
+        make = insert_or_not(PROJECTS).on_conflict_do_nothing().returning(PROJECTS.c.id)
+        if (made := connection.execute(make, row).scalar()) is not None:
+            return made, True
+        found = connection.execute(lock).first()
+    assert found is not None, "a project without a plain name conflicts with one of its own owner only"
+    project_id, visibility, status = found
+    admit(session, principal, Place(place.owner, place.name, project_id, visibility, status))
+    if visibility == "public" and has_local_part(facts.version):
+        refuse("local-version", f"{facts.version!r} is a local version")
+    return int(project_id), False
 
 
-def _open_release(session: Session, project: Project, new: Sequence[FileFacts]) -> Release:
-    """The release that the files join: new, or one that still takes files."""
+def open_release(session: Session, project_id: int, new: Sequence[FileFacts]) -> Release | None:
+    """The release that the files join, if there is one: it still takes files."""
     first = new[0]
-    if project.visibility == "public" and has_local_part(first.version):
-        refuse("local-version", f"{first.version!r} is a local version")
     version = canonical_version(first.version)
-    release = session.scalar(select(Release).where(Release.project_id == project.id, Release.version == version))
+    release = session.scalar(select(Release).where(Release.project_id == project_id, Release.version == version))
     if release is None:
-        return Release(project_id=project.id, version=version, given_version=first.version, created_at=now(), facts={})
-    what = f"{project.name} {release.given_version}"
+        return None
+    what = f"{first.name} {release.given_version}"
     if release.deleted_at is not None:
         raise Tombstone(f"{what} was published and deleted; its number stays taken")
     if release.yanked_at is not None:
@@ -194,55 +205,67 @@ def _open_release(session: Session, project: Project, new: Sequence[FileFacts]) 
     return release
 
 
-def _check_room(session: Session, project: Project, new: Sequence[FileFacts], limit: int) -> None:
+def _check_room(session: Session, project_id: int | None, new: Sequence[FileFacts], limit: int) -> None:
     """All files of the project together stay below the limit."""
-    used = session.scalar(select(func.coalesce(func.sum(File.size), 0)).where(File.project_id == project.id)) or 0
-    total = used + sum(one.size for one in new)
+    total = sum(one.size for one in new)
+    if project_id is not None:
+        total += session.scalar(select(func.sum(FILES.c.size)).where(FILES.c.project_id == project_id)) or 0
     if total > limit:
-        raise ProjectFull(f"the files of {project.name} would have {total:,} bytes, more than {limit:,}")
+        raise ProjectFull(f"the files of {new[0].name} would have {total:,} bytes, more than {limit:,}")
 
 
 def _add(
-    session: Session, principal: Principal, owner: Owner, project: Project, release: Release,
+    session: Session, principal: Principal, place: Place, project_id: int, release: Release | None,
     new: Sequence[FileFacts],
 ) -> None:  # fmt: skip
-    """The journal's event and the rows. From here to the commit every other change of the hub waits."""
-    at = now()
-    files = [{"filename": one.filename, "sha256": one.sha256, "size": one.size} for one in new]
+    """The journal's event and the rows. From here to the commit every other change of the hub waits, so this is made of
+    few plain statements."""
+    connection = session.connection()
+    version = new[0].version
     serial = record(
-        session, "release.publish", actor=principal.slug, token_id=principal.token_id or None, owner=owner.slug,
-        project=project.name, row=project, version=release.given_version, filename=new[0].filename,
-        data={"files": files},
+        session, "release.publish", actor=principal.slug, token_id=principal.token_id or None, owner=place.owner.slug,
+        project=place.name, project_id=project_id, version=version, filename=new[0].filename,
+        data={"files": [{"filename": one.filename, "sha256": one.sha256, "size": one.size} for one in new]},
     )  # fmt: skip
-    describe(release, new)
-    release.serial = serial
-    session.add(release)
-    for one in new:
-        metadata_sha256 = hashlib.sha256(one.metadata).hexdigest() if one.kind == "wheel" else None
-        release.files.append(
-            File(
-                project_id=project.id, filename=one.filename, kind=one.kind, size=one.size, sha256=one.sha256,
-                blake2b_256=one.blake2b_256, requires_python=one.requires_python,
-                metadata_sha256=metadata_sha256, uploaded_at=at, uploaded_by=principal.slug, serial=serial,
-            )
-        )  # fmt: skip
+    at = now()
+    described = describe({} if release is None else release.facts, [] if release is None else release.warnings, new)
+    if release is None:
+        row = {
+            "project_id": project_id, "version": canonical_version(version), "given_version": version,
+            "created_at": at, "serial": serial, **described,
+        }  # fmt: skip
+        release_id = connection.execute(insert(RELEASES).returning(RELEASES.c.id), row).scalar_one()
+    else:
+        release_id = release.id
+        connection.execute(update(RELEASES).where(RELEASES.c.id == release_id).values(serial=serial, **described))
+    files = [
+        {
+            "project_id": project_id, "release_id": release_id, "filename": one.filename, "kind": one.kind,
+            "size": one.size, "sha256": one.sha256, "blake2b_256": one.blake2b_256,
+            "requires_python": one.requires_python, "uploaded_at": at, "uploaded_by": principal.slug, "serial": serial,
+            "metadata_sha256": hashlib.sha256(one.metadata).hexdigest() if one.kind == "wheel" else None,
+        }
+        for one in new
+    ]  # fmt: skip
+    connection.execute(insert(FILES), files)
+    connection.execute(update(PROJECTS).where(PROJECTS.c.id == project_id).values(serial=serial))
 
 
-def describe(release: Release, new: Sequence[FileFacts]) -> None:
-    """What the release says of itself: what its first wheel says, and of needs and hub packages its source archive."""
-    told = dict(release.facts)
-    warnings = list(release.warnings or [])
+def describe(told: dict[str, Any], warnings: Sequence[str], new: Sequence[FileFacts]) -> dict[str, Any]:
+    """What a release says of itself, as columns: what its first wheel says, and of needs and hub packages its source
+    archive. `told` and `warnings` are what it said before."""
+    columns: dict[str, Any] = {}
+    remarks = list(warnings)
     for one in sorted(new, key=lambda facts: facts.kind != "wheel"):
         mine = one.to_dict()
-        if not told or (one.kind == "wheel" and told.get("kind") == "sdist"):
+        if not told or (one.kind == "wheel" and told["kind"] == "sdist"):
             kept = {name: told[name] for name in _OF_SOURCE if told.get(name)}
             told = {name: value for name, value in mine.items() if name not in _ELSEWHERE} | kept
-            release.summary, release.requires_python = one.summary, one.requires_python
-            release.readme, release.readme_type = one.readme, one.readme_type
+            columns = {name: mine[name] for name in ("summary", "requires_python", "readme", "readme_type")}
         elif one.kind == "sdist":
-            told |= {name: mine[name] for name in _OF_SOURCE if mine[name]}
-        warnings += [f"{remark.code}: {remark.message}" for remark in one.warnings]
-    release.facts, release.warnings = told, list(dict.fromkeys(warnings))
+            told = told | {name: mine[name] for name in _OF_SOURCE if mine[name]}
+        remarks += [f"{remark.code}: {remark.message}" for remark in one.warnings]
+    return {**columns, "facts": told, "warnings": list(dict.fromkeys(remarks))}
 
 
 _OF_SOURCE = ("needs", "hub_dependencies")
