@@ -1,4 +1,4 @@
-"""The application: every part put together.
+"""The application: every part put together. `hub serve` runs it, after it has upgraded the database.
 
     uvicorn.run(create_app(load_settings(data=Path("hub"))))
 """
@@ -8,29 +8,29 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import structlog
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from sqlalchemy.exc import OperationalError, TimeoutError as NoConnectionError
 from starlette.exceptions import HTTPException
 
 from hub_server.accounts import api as accounts
-from hub_server.context import Context
-from hub_server.database import Database
-from hub_server.inspector import Inspector
-from hub_server.migrations.upgrade import upgrade
+from hub_server.context import open_context
 from hub_server.operations import api as operations
-from hub_server.problems import Problem
+from hub_server.operations.metrics import watch_pool
+from hub_server.operations.middleware import Watch, note
+from hub_server.problems import Problem, Unavailable
 from hub_server.publishing import legacy
 from hub_server.settings import Settings
 from hub_server.simple_index.api import IndexRoute
-from hub_server.storage import FolderStorage
+from hub_server.storage import StorageError
 
 
 def create_app(settings: Settings) -> FastAPI:
-    """A hub. The schema is brought up to date first; what lives elsewhere is reached on the first request."""
-    database = Database(settings.database, settings.database_connections)
-    context = Context(settings, database, FolderStorage(settings.data), Inspector(settings.inspectors))
-    upgrade(context.database)
+    """A hub, on a database whose schema is that of this version."""
+    context = open_context(settings)
+    watch_pool(context)
 
     index = IndexRoute(context)
 
@@ -43,6 +43,9 @@ def create_app(settings: Settings) -> FastAPI:
 
     app = FastAPI(title="hub", version="1", lifespan=life, redirect_slashes=False)
     app.state.context = context
+    app.add_middleware(Watch, settings=settings)
+    for kind in (OperationalError, NoConnectionError, StorageError):
+        app.add_exception_handler(kind, _answer_unavailable)
     app.add_exception_handler(Problem, _answer_problem)
     app.add_exception_handler(HTTPException, _answer_http_error)
     app.add_exception_handler(RequestValidationError, _answer_invalid)
@@ -53,9 +56,17 @@ def create_app(settings: Settings) -> FastAPI:
     return app
 
 
-def _answer_problem(_request: Request, problem: Exception) -> JSONResponse:
+def _answer_problem(request: Request, problem: Exception) -> JSONResponse:
     assert isinstance(problem, Problem)
+    note(request.scope, code=problem.code)
     return JSONResponse(problem.body(), problem.status, problem.headers)
+
+
+def _answer_unavailable(request: Request, error: Exception) -> JSONResponse:
+    """What the hub stands on does not answer: the client may come again, the log has the cause."""
+    what = "storage" if isinstance(error, StorageError) else "database"
+    structlog.get_logger().error(f"the {what} does not answer", exc_info=error)
+    return _answer_problem(request, Unavailable(f"the hub's {what} does not answer", headers={"Retry-After": "10"}))
 
 
 def _answer_http_error(_request: Request, error: Exception) -> JSONResponse:

@@ -1,19 +1,34 @@
 """Blobs under their SHA-256: put once, read for ever.
 
 A blob that `put` has returned from is durable: it survives a power cut. Blobs that no row names are harmless; the
-sweeper removes old ones.
+sweeper removes old ones. A `put` of bytes that are there already makes an old blob young again, so that the sweeper
+leaves it to the release that is about to name it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import secrets
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+from verifiers.errors import Error, ExitCode
+
 CHUNK = 1 << 20
+
+YOUNG = 3600.0
+"""Seconds for which a blob counts as just written. The sweeper's grace is at least twice this."""
+
+
+class StorageError(Error):
+    """The blob store can not be used."""
+
+    exit_code = ExitCode.UNAVAILABLE
+    hint = "Check that the storage is there and may be written."
 
 
 class StoredBlob(NamedTuple):
@@ -45,8 +60,14 @@ class Storage(Protocol):
     def size(self, digest: str) -> int | None:
         """The blob's size in bytes; None if there is no such blob."""
 
-    def delete(self, digest: str) -> None:
-        """Remove a blob; one that is not there is no error."""
+    def remove_old(self, digest: str, before: float) -> bool:
+        """Remove a blob that was last put before that moment (seconds since 1970). Whether it was removed.
+
+        Safe beside writers: a `put` of the same bytes either comes first, and the blob stays, or stores them anew.
+        """
+
+    def check(self, *, write: bool = False) -> None:
+        """StorageError if it can not be read now, or with `write` not written."""
 
     def blobs(self) -> Iterator[StoredBlob]:
         """Every blob."""
@@ -58,13 +79,21 @@ class FolderStorage:
     def __init__(self, root: Path) -> None:
         self.root = root / "blobs"
         self.incoming = root / "incoming"
-        self.root.mkdir(parents=True, exist_ok=True)
-        self.incoming.mkdir(parents=True, exist_ok=True)
+        self._lock = root / "sweep.lock"
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+            self.incoming.mkdir(parents=True, exist_ok=True)
+            self._lock.touch()
+        except OSError as error:
+            raise StorageError(
+                f"can not write to {root}: {error.strerror}", hint="Name a folder that this user may write: --data DIR."
+            ) from error
 
     def put(self, path: Path, digest: str) -> None:
         """Flush, link under the digest, flush the folder: in that order a crash leaves no half blob."""
-        target = self._path(digest)
-        if not target.exists():
+        if not self._keep(digest):
+            target = self._path(digest)
+            os.utime(path)  # an upload that was resumed may have been written hours ago
             _sync(path)
             self._make(target.parent)
             with contextlib.suppress(FileExistsError):  # another writer of the same bytes was first
@@ -74,7 +103,7 @@ class FolderStorage:
 
     def put_bytes(self, content: bytes, digest: str) -> None:
         """Through a temporary file."""
-        if self._path(digest).exists():
+        if self._keep(digest):
             return
         temporary = self.incoming / f"bytes-{secrets.token_hex(8)}"
         temporary.write_bytes(content)
@@ -108,9 +137,26 @@ class FolderStorage:
         except FileNotFoundError:
             return None
 
-    def delete(self, digest: str) -> None:
-        """Unlink."""
-        self._path(digest).unlink(missing_ok=True)
+    def remove_old(self, digest: str, before: float) -> bool:
+        """Unlink, while no writer relies on the blob."""
+        path = self._path(digest)
+        with self._sweep_lock(fcntl.LOCK_EX), contextlib.suppress(FileNotFoundError):
+            if path.stat().st_mtime < before:
+                path.unlink()
+                return True
+        return False
+
+    def check(self, *, write: bool = False) -> None:
+        """Look at the folder; write and remove a file."""
+        probe = self.incoming / f"check-{secrets.token_hex(8)}"
+        try:
+            self.root.stat()
+            if write:
+                probe.touch()
+                probe.unlink()
+        except OSError as error:
+            what = "written" if write else "read"
+            raise StorageError(f"the folder {self.root.parent} can not be {what}: {error.strerror}") from error
 
     def blobs(self) -> Iterator[StoredBlob]:
         """By walking the folder."""
@@ -118,6 +164,24 @@ class FolderStorage:
             with contextlib.suppress(FileNotFoundError):  # swept meanwhile
                 facts = path.stat()
                 yield StoredBlob(path.name, facts.st_size, facts.st_mtime)
+
+    def _keep(self, digest: str) -> bool:
+        """Whether the blob is there to stay: an old one is made young, under the lock that the sweeper takes too."""
+        path = self._path(digest)
+        try:
+            if path.stat().st_mtime > time.time() - YOUNG:
+                return True
+            with self._sweep_lock(fcntl.LOCK_SH):
+                os.utime(path)
+        except FileNotFoundError:
+            return False
+        return True
+
+    @contextlib.contextmanager
+    def _sweep_lock(self, kind: int) -> Iterator[None]:
+        with self._lock.open("r") as file:
+            fcntl.flock(file, kind)  # closing the file, or dying, lets it go
+            yield
 
     def _path(self, digest: str) -> Path:
         return self.root / digest[:2] / digest[2:4] / digest

@@ -42,7 +42,9 @@ def optional_principal(request: Request, context: Annotated[Context, Depends(get
     if text is None:
         return None
     with context.database.read() as session:
-        return authenticate(session, text)
+        principal = authenticate(session, text)
+    request.state.principal = principal  # for the log
+    return principal
 
 
 def required_principal(principal: Annotated[Principal | None, Depends(optional_principal)]) -> Principal:

@@ -7,21 +7,21 @@ from sqlalchemy import select
 from hub_server.accounts.models import Owner
 from hub_server.accounts.service import SCOPES, create_owner, create_token
 from hub_server.database import Database
-from hub_server.migrations.upgrade import upgrade
+from hub_server.maintenance.prepare import opened
 from hub_server.settings import Settings
 
 
 def bootstrap(settings: Settings, slug: str, kind: str = "user") -> str | None:
     """Make an owner with a token for everything that it owns, and return the token. None if the owner is there."""
-    settings.data.mkdir(parents=True, exist_ok=True)
-    database = Database(settings.database, 1)
-    try:
-        upgrade(database)
-        with database.write() as session:
-            if session.scalar(select(Owner).where(Owner.slug == slug)) is not None:
-                return None
-            owner = create_owner(session, slug, kind, actor="hub admin")
-            scopes = [scope for scope in SCOPES if scope != "admin"]
-            return create_token(session, owner, "first", scopes, days=None, actor="hub admin")[1]
-    finally:
-        database.close()
+    with opened(settings) as context:
+        return create_first_token(context.database, slug, kind)
+
+
+def create_first_token(database: Database, slug: str, kind: str = "user") -> str | None:
+    """The same in a database that is open."""
+    with database.write() as session:
+        if session.scalar(select(Owner).where(Owner.slug == slug)) is not None:
+            return None
+        owner = create_owner(session, slug, kind, actor="hub admin")
+        scopes = [scope for scope in SCOPES if scope != "admin"]
+        return create_token(session, owner, "first", scopes, days=None, actor="hub admin")[1]
