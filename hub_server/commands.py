@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import App, CycloptsError, Parameter
 
+from hub_server.problems import Problem
 from hub_server.settings import Settings, load_settings
 from verifiers.errors import ConfigError, Error, ExitCode
 
@@ -66,6 +67,8 @@ def run(arguments: list[str]) -> int:
         return _fail(ConfigError(str(error).strip(), hint="python -m hub_server COMMAND --help lists the flags."))
     except Error as error:
         return _fail(error)
+    except Problem as problem:
+        return _fail(ConfigError(problem.message, hint=problem.hint))
     except KeyboardInterrupt:
         return ExitCode.INTERRUPTED
 
@@ -96,9 +99,16 @@ def serve(
 
 @admin.command(name="create-owner")
 @with_settings(STORE)
-def create_owner(name: str, /, *, kind: Literal["user", "organisation"] = "user", **given: Any) -> None:
+def create_owner(
+    name: str,
+    /,
+    *,
+    kind: Literal["user", "organisation"] = "user",
+    site_admin: Annotated[bool, Parameter(help="An admin of every owner and of the hub.", negative="")] = False,
+    **given: Any,
+) -> None:
     """Make an owner and print its token, once. An owner that is there gets none."""
     from hub_server.maintenance.first_token import bootstrap
 
-    if (token := bootstrap(load_settings(**given), name, kind)) is not None:
+    if (token := bootstrap(load_settings(**given), name, kind, site_admin=site_admin)) is not None:
         sys.stdout.write(token + "\n")

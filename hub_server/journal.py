@@ -38,7 +38,7 @@ class JournalEvent(Base):
     action: Mapped[str] = mapped_column(index=True)
     actor: Mapped[str | None]
     token_id: Mapped[str | None]
-    owner: Mapped[str | None]
+    owner: Mapped[str | None] = mapped_column(index=True)
     project: Mapped[str | None]
     project_id: Mapped[int | None] = mapped_column(index=True)
     version: Mapped[str | None]

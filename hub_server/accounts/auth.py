@@ -14,8 +14,10 @@ from fastapi import Depends, Request
 
 from hub_server.accounts.errors import BadToken
 from hub_server.accounts.service import Principal, authenticate
+from hub_server.accounts.tokens import note_use
 from hub_server.context import Context, get_context
 from hub_server.problems import NotLoggedIn
+from hub_server.security.rates import address, spend
 
 
 def token_of(authorization: str | None) -> str | None:
@@ -38,13 +40,23 @@ def token_of(authorization: str | None) -> str | None:
 
 def optional_principal(request: Request, context: Annotated[Context, Depends(get_context)]) -> Principal | None:
     """Who asks; None if nobody says. A token that is not valid is refused even where none is needed."""
-    text = token_of(request.headers.get("authorization"))
-    if text is None:
-        return None
-    with context.database.read() as session:
-        principal = authenticate(session, text)
+    try:
+        text = token_of(request.headers.get("authorization"))
+        if text is None:
+            return None
+        with context.database.read() as session:
+            principal = authenticate(session, text)
+    except BadToken:
+        spend(context.database, context.settings, "login", client_of(request))
+        raise
     request.state.principal = principal  # for the log
+    note_use(context.database, principal)
     return principal
+
+
+def client_of(request: Request) -> str:
+    """The address that a request counts for in rate limits."""
+    return address(request.client.host if request.client else None)
 
 
 def required_principal(principal: Annotated[Principal | None, Depends(optional_principal)]) -> Principal:

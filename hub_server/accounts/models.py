@@ -22,6 +22,7 @@ class Owner(Base):
     id: Mapped[int] = mapped_column(primary_key=True)
     slug: Mapped[str] = mapped_column(unique=True)
     kind: Mapped[str] = mapped_column(default="user")
+    site_admin: Mapped[bool] = mapped_column(default=False)  # admin of every owner, and of the hub itself
     created_at: Mapped[dt.datetime]
 
 
@@ -39,12 +40,16 @@ class Membership(Base):
 
 
 class Token(Base):
-    """A token, of which the hub keeps only the SHA-256. It acts as its owner, within its scopes and patterns."""
+    """A token, of which the hub keeps only the SHA-256. It acts as its owner, within its scopes and patterns.
+
+    `parent_id` is the token that made it: a leaked token takes those made with it along.
+    """
 
     __tablename__ = "tokens"
 
     id: Mapped[str] = mapped_column(primary_key=True)
     owner_id: Mapped[int] = mapped_column(ForeignKey("owners.id"), index=True)
+    parent_id: Mapped[str | None] = mapped_column(ForeignKey("tokens.id"), index=True)
     name: Mapped[str]
     sha256: Mapped[str] = mapped_column(unique=True)
     scopes: Mapped[list[str]]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import fnmatch
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,31 +10,38 @@ from dataclasses import dataclass
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from hub_server.accounts.errors import BadToken, OwnerTaken
+from hub_server.accounts.errors import BadOwnerName, BadToken, OwnerTaken
 from hub_server.accounts.models import ROLES, Membership, Owner, Token
+from hub_server.accounts.patterns import matches
 from hub_server.database import now
 from hub_server.journal import record
 from hub_server.problems import Denied, NotFound, NotLoggedIn
 from hub_server.security.tokens import digest, is_token, new_token
+from verifiers.hub.package.names import check_owner
+from verifiers.hub.package.refusal import RefusedError
 
 SCOPES = ("read", "publish", "publish:new", "yank", "results", "admin")
-"""What a token may be for. `publish:new` may also make projects; `admin` is everything, and the hub itself."""
+"""What a token may be for. `publish:new` may also make projects; `admin` is all of it and looking after the rest:
+tokens, members, visibility, deletion. A scope narrows what the account may do and never widens it."""
 
 DEFAULT_DAYS = 90
 
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Who asks: the owner that a token acts as, and what the token allows."""
+    """Who asks: the owner that a token acts as, and what the token allows. `last_used_at` is before this request."""
 
     owner_id: int
     slug: str
     token_id: str
     scopes: frozenset[str]
     patterns: tuple[str, ...]
+    expires_at: dt.datetime | None = None
+    last_used_at: dt.datetime | None = None
+    site_admin: bool = False
 
     def allows(self, scope: str, owner: str | None = None, name: str | None = None) -> bool:
-        """Whether the token is for this, on this project."""
+        """Whether the token is for this: anywhere, on an owner with all its projects, or on one project."""
         if "admin" in self.scopes:
             scoped = True
         elif scope == "read":  # whoever may change a project may see it
@@ -44,22 +50,35 @@ class Principal:
             scoped = scope in self.scopes or (scope == "publish" and "publish:new" in self.scopes)
         if not scoped or owner is None or not self.patterns:
             return scoped
-        return any(fnmatch.fnmatchcase(f"{owner}/{name or '*'}", pattern) for pattern in self.patterns)
+        return any(matches(pattern, f"{owner}/{name or '*'}") for pattern in self.patterns)
+
+    def runs_the_hub(self) -> bool:
+        """Whether it may do what concerns the hub as a whole: a site admin's token for everything."""
+        return self.site_admin and "admin" in self.scopes and not self.patterns
 
 
-def create_owner(session: Session, slug: str, kind: str = "user", actor: str | None = None) -> Owner:
-    """A new owner. OwnerTaken if there is one."""
+def create_owner(
+    session: Session, slug: str, kind: str = "user", actor: str | None = None, *, site_admin: bool = False,
+    token_id: str | None = None,
+) -> Owner:  # fmt: skip
+    """A new owner. BadOwnerName for what is no slug, OwnerTaken if there is one of that name."""
+    try:
+        check_owner(slug)
+    except RefusedError as refused:
+        raise BadOwnerName(refused.message, code=refused.code, hint=refused.hint) from None
     if session.scalar(select(Owner).where(Owner.slug == slug)) is not None:
         raise OwnerTaken(f"there is an owner {slug}")
-    owner = Owner(slug=slug, kind=kind, created_at=now())
+    owner = Owner(slug=slug, kind=kind, created_at=now(), site_admin=site_admin)
     session.add(owner)
-    record(session, "owner.create", actor=actor, owner=slug, data={"kind": kind})
+    made = {"kind": kind, "site_admin": site_admin}
+    record(session, "owner.create", actor=actor, token_id=token_id, owner=slug, data=made)
     return owner
 
 
-def find_owner(session: Session, slug: str) -> Owner:
-    """The owner of that name. NotFound if there is none."""
-    owner = session.scalar(select(Owner).where(Owner.slug == slug))
+def find_owner(session: Session, slug: str, *, lock: bool = False) -> Owner:
+    """The owner of that name. NotFound if there is none. `lock` holds its row until the transaction ends."""
+    query = select(Owner).where(Owner.slug == slug)
+    owner = session.scalar(query.with_for_update() if lock else query)
     if owner is None:
         raise NotFound(f"there is no owner {slug}")
     return owner
@@ -67,37 +86,54 @@ def find_owner(session: Session, slug: str) -> Owner:
 
 def create_token(
     session: Session, owner: Owner, name: str, scopes: Sequence[str], patterns: Sequence[str] = (),
-    days: int | None = DEFAULT_DAYS, actor: str | None = None,
+    days: int | None = DEFAULT_DAYS, actor: str | None = None, *, expires_at: dt.datetime | None = None,
+    parent_id: str | None = None,
 ) -> tuple[Token, str]:  # fmt: skip
-    """A new token and its text, which is shown this once."""
+    """A new token and its text, which is shown this once. It ends after `days` (None: never) or at `expires_at`."""
     text = new_token()
     made = now()
+    if expires_at is None and days is not None:
+        expires_at = made + dt.timedelta(days=days)
     token = Token(
-        id=secrets.token_hex(6), owner=owner, name=name, sha256=digest(text),
-        scopes=list(scopes), patterns=list(patterns), created_at=made,
-        expires_at=None if days is None else made + dt.timedelta(days=days),
+        id=secrets.token_hex(6), owner=owner, parent_id=parent_id, name=name, sha256=digest(text),
+        scopes=list(scopes), patterns=list(patterns), created_at=made, expires_at=expires_at,
     )  # fmt: skip
     session.add(token)
-    made_of = {"token": token.id, "scopes": list(scopes), "patterns": list(patterns)}
-    record(session, "token.create", actor=actor or owner.slug, owner=owner.slug, data=made_of)
+    made_of = {"token": token.id, "name": name, "scopes": list(scopes), "patterns": list(patterns)}
+    record(
+        session, "token.create", actor=actor or owner.slug, token_id=parent_id, owner=owner.slug,
+        data={**made_of, "expires_at": expires_at.isoformat() if expires_at else None},
+    )  # fmt: skip
     return token, text
+
+
+_FOUND = select(
+    Token.id, Token.sha256, Token.owner_id, Owner.slug, Owner.site_admin, Token.scopes, Token.patterns,
+    Token.expires_at, Token.last_used_at, Token.revoked_at,
+).join(Owner, Token.owner_id == Owner.id)  # fmt: skip
 
 
 def authenticate(session: Session, text: str) -> Principal:
     """Who a token acts as. BadToken if it is none of ours, expired or revoked."""
-    token = session.scalar(select(Token).where(Token.sha256 == digest(text))) if is_token(text) else None
-    if token is None or token.revoked_at is not None:
+    sha256 = digest(text)
+    token = session.execute(_FOUND.where(Token.sha256 == sha256)).one_or_none() if is_token(text) else None
+    if token is None or not secrets.compare_digest(token.sha256, sha256):
         raise BadToken("this token is not valid here")
+    if token.revoked_at is not None:
+        raise BadToken(f"token {token.id} was revoked")
     if token.expires_at is not None and token.expires_at <= now():
-        raise BadToken(f"this token expired on {token.expires_at:%Y-%m-%d}")
-    return Principal(token.owner_id, token.owner.slug, token.id, frozenset(token.scopes), tuple(token.patterns))
+        raise BadToken(f"token {token.id} expired on {token.expires_at:%Y-%m-%d}")
+    return Principal(
+        token.owner_id, token.slug, token.id, frozenset(token.scopes), tuple(token.patterns),
+        token.expires_at, token.last_used_at, token.site_admin,
+    )  # fmt: skip
 
 
 def role_of(session: Session, principal: Principal | None, owner_id: int) -> str | None:
-    """The caller's role with an owner: `admin` with itself and for tokens of the hub's admins, else as a member."""
+    """The caller's role with an owner: `admin` with itself and for the hub's admins, else as a member."""
     if principal is None:
         return None
-    if principal.owner_id == owner_id or "admin" in principal.scopes:
+    if principal.owner_id == owner_id or principal.site_admin:
         return "admin"
     return session.scalar(
         select(Membership.role).where(Membership.organisation_id == owner_id, Membership.user_id == principal.owner_id)
@@ -108,7 +144,10 @@ def may(
     session: Session, principal: Principal | None, scope: str, owner: Owner, name: str | None = None,
     role: str = "reader",
 ) -> bool:  # fmt: skip
-    """Whether the caller may do this: its token is for it, and its role with the owner is at least `role`."""
+    """Whether the caller may do this: its token is for it, and its role with the owner is at least `role`.
+
+    Without a name it is about the owner with everything it has.
+    """
     if principal is None or not principal.allows(scope, owner.slug, name):
         return False
     held = role_of(session, principal, owner.id)

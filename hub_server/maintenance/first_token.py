@@ -11,17 +11,18 @@ from hub_server.maintenance.prepare import opened
 from hub_server.settings import Settings
 
 
-def bootstrap(settings: Settings, slug: str, kind: str = "user") -> str | None:
+def bootstrap(settings: Settings, slug: str, kind: str = "user", *, site_admin: bool = False) -> str | None:
     """Make an owner with a token for everything that it owns, and return the token. None if the owner is there."""
     with opened(settings) as context:
-        return create_first_token(context.database, slug, kind)
+        return create_first_token(context.database, slug, kind, site_admin=site_admin)
 
 
-def create_first_token(database: Database, slug: str, kind: str = "user") -> str | None:
+def create_first_token(
+    database: Database, slug: str, kind: str = "user", *, site_admin: bool = False
+) -> str | None:
     """The same in a database that is open."""
     with database.write() as session:
         if session.scalar(select(Owner).where(Owner.slug == slug)) is not None:
             return None
-        owner = create_owner(session, slug, kind, actor="hub admin")
-        scopes = [scope for scope in SCOPES if scope != "admin"]
-        return create_token(session, owner, "first", scopes, days=None, actor="hub admin")[1]
+        owner = create_owner(session, slug, kind, actor="hub admin", site_admin=site_admin)
+        return create_token(session, owner, "first", SCOPES, days=None, actor="hub admin")[1]

@@ -4,7 +4,8 @@ from alembic import context
 
 import hub_server.accounts.models
 import hub_server.packages.models
-import hub_server.publishing.models  # noqa: F401 - a model is known once its module is loaded
+import hub_server.publishing.models
+import hub_server.security.rates  # noqa: F401 - a model is known once its module is loaded
 from hub_server.database import Base
 
 connection = context.config.attributes["connection"]

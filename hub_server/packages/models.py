@@ -88,6 +88,7 @@ class File(Base):
     metadata_sha256: Mapped[str | None]  # of METADATA, a blob of its own; wheels only
     uploaded_at: Mapped[dt.datetime]
     uploaded_by: Mapped[str | None]
+    downloaded_at: Mapped[dt.datetime | None]  # first time, noted only while its release might still be deleted
     serial: Mapped[int] = mapped_column(Serial)
     deleted_at: Mapped[dt.datetime | None]
 

@@ -10,6 +10,9 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
+Scope = Literal["read", "publish", "publish:new", "yank", "results", "admin"]
+Role = Literal["reader", "publisher", "admin"]
+OwnerKind = Literal["user", "organisation"]
 Visibility = Literal["public", "private"]
 Status = Literal["active", "archived", "deprecated", "quarantined"]
 YankClass = Literal["broken-reward", "leak", "unsafe", "dataset-gone", "other"]
@@ -33,6 +36,138 @@ class Whoami(BaseModel):
     scopes: list[str]
     patterns: list[str] = []
     expires_at: dt.datetime | None = None
+    site_admin: bool = False  # whether it may do what concerns the hub as a whole
+
+
+class TokenInfo(BaseModel):
+    """A token, without its text. `parent_id` is the token that made it; patterns are `owner/name` with `*`."""
+
+    id: str
+    owner: str
+    name: str
+    scopes: list[str]
+    patterns: list[str] = []
+    parent_id: str | None = None
+    created_at: dt.datetime
+    expires_at: dt.datetime | None = None
+    last_used_at: dt.datetime | None = None
+    revoked_at: dt.datetime | None = None
+
+
+class TokenList(BaseModel):
+    """The tokens of an owner, newest first."""
+
+    tokens: list[TokenInfo]
+
+
+class NewToken(BaseModel):
+    """What a token is to be. `owner` is the caller by default. It ends after `days`: 90 by default, or with the token
+    that makes it where that is sooner."""
+
+    name: str = Field(min_length=1, max_length=100, pattern=r"^[^\x00-\x1f\x7f]+$")
+    scopes: list[Scope] = Field(min_length=1, max_length=6)
+    patterns: list[str] = Field([], max_length=20)
+    days: int | None = Field(None, ge=1, le=3650)
+    forever: bool = False
+    owner: str | None = None
+
+
+class CreatedToken(TokenInfo):
+    """A new token with its text, which the hub shows this once and does not keep."""
+
+    token: str
+
+
+class LeakedTokens(BaseModel):
+    """Texts found where no token belongs."""
+
+    tokens: list[str] = Field(min_length=1, max_length=100)
+
+
+class Received(BaseModel):
+    """How many texts were looked at: the same answer whether the hub knows them or not."""
+
+    received: int
+
+
+class OwnerInfo(BaseModel):
+    """A user or an organisation, and the caller's role with it."""
+
+    owner: str
+    kind: OwnerKind
+    role: Role
+    created_at: dt.datetime
+
+
+class OwnerList(BaseModel):
+    """The owners that the caller has a role with, by name."""
+
+    owners: list[OwnerInfo]
+
+
+class NewOwner(BaseModel):
+    """What an owner is to be. `admin` is the first admin of an organisation: the caller by default."""
+
+    owner: str = Field(max_length=100)
+    kind: OwnerKind = "user"
+    admin: str | None = None
+
+
+class CreatedOwner(OwnerInfo):
+    """A new owner; of a user, the text of its first token, shown this once."""
+
+    token: str | None = None
+
+
+class NewRole(BaseModel):
+    """What a member may do, each including those before it: see private projects; publish and yank; the rest."""
+
+    role: Role
+
+
+class Member(BaseModel):
+    """A member of an organisation."""
+
+    user: str
+    role: Role
+    since: dt.datetime
+
+
+class MemberList(BaseModel):
+    """The members of an organisation, by name."""
+
+    owner: str
+    members: list[Member]
+
+
+class AuditEvent(BaseModel):
+    """One line of the journal: who did what to which project."""
+
+    serial: int
+    at: dt.datetime
+    action: str
+    actor: str | None = None
+    token_id: str | None = None
+    owner: str | None = None
+    project: str | None = None
+    version: str | None = None
+    filename: str | None = None
+    data: dict[str, Any] = {}
+
+
+class AuditPage(BaseModel):
+    """Events in the order of their serials. `next` is the `after` of the next page, if there is one."""
+
+    events: list[AuditEvent]
+    next: int | None = None
+
+
+class RateOverride(BaseModel):
+    """A rate of its own for an account: one each `interval` seconds in the long run, `burst` at once."""
+
+    interval: float = Field(gt=0, le=86400)
+    burst: int = Field(ge=1, le=1_000_000)
+    days: int = Field(30, ge=1, le=365)
 
 
 class FileInfo(BaseModel):

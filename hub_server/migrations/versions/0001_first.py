@@ -40,6 +40,7 @@ def upgrade() -> None:
     )
     with op.batch_alter_table("journal", schema=None) as batch_op:
         batch_op.create_index(batch_op.f("ix_journal_action"), ["action"], unique=False)
+        batch_op.create_index(batch_op.f("ix_journal_owner"), ["owner"], unique=False)
         batch_op.create_index(batch_op.f("ix_journal_project_id"), ["project_id"], unique=False)
 
     op.create_table(
@@ -47,10 +48,21 @@ def upgrade() -> None:
         sa.Column("id", sa.Integer(), nullable=False),
         sa.Column("slug", sa.String(), nullable=False),
         sa.Column("kind", sa.String(), nullable=False),
+        sa.Column("site_admin", sa.Boolean(), nullable=False),
         sa.Column("created_at", UtcDateTime(), nullable=False),
         sa.CheckConstraint("kind IN ('user', 'organisation')", name=op.f("ck_owners_kind")),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_owners")),
         sa.UniqueConstraint("slug", name=op.f("uq_owners_slug")),
+    )
+    op.create_table(
+        "rate_buckets",
+        sa.Column("action", sa.String(), nullable=False),
+        sa.Column("subject", sa.String(), nullable=False),
+        sa.Column("full_at", sa.Double(), nullable=False),
+        sa.Column("own_interval", sa.Double(), nullable=True),
+        sa.Column("own_burst", sa.Integer(), nullable=True),
+        sa.Column("own_until", sa.Double(), nullable=True),
+        sa.PrimaryKeyConstraint("action", "subject", name=op.f("pk_rate_buckets")),
     )
     op.create_table(
         "memberships",
@@ -100,6 +112,7 @@ def upgrade() -> None:
         "tokens",
         sa.Column("id", sa.String(), nullable=False),
         sa.Column("owner_id", sa.Integer(), nullable=False),
+        sa.Column("parent_id", sa.String(), nullable=True),
         sa.Column("name", sa.String(), nullable=False),
         sa.Column("sha256", sa.String(), nullable=False),
         sa.Column("scopes", sa.JSON(), nullable=False),
@@ -109,11 +122,13 @@ def upgrade() -> None:
         sa.Column("last_used_at", UtcDateTime(), nullable=True),
         sa.Column("revoked_at", UtcDateTime(), nullable=True),
         sa.ForeignKeyConstraint(["owner_id"], ["owners.id"], name=op.f("fk_tokens_owner_id_owners")),
+        sa.ForeignKeyConstraint(["parent_id"], ["tokens.id"], name=op.f("fk_tokens_parent_id_tokens")),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_tokens")),
         sa.UniqueConstraint("sha256", name=op.f("uq_tokens_sha256")),
     )
     with op.batch_alter_table("tokens", schema=None) as batch_op:
         batch_op.create_index(batch_op.f("ix_tokens_owner_id"), ["owner_id"], unique=False)
+        batch_op.create_index(batch_op.f("ix_tokens_parent_id"), ["parent_id"], unique=False)
 
     op.create_table(
         "upload_sessions",
@@ -186,6 +201,7 @@ def upgrade() -> None:
         sa.Column("metadata_sha256", sa.String(), nullable=True),
         sa.Column("uploaded_at", UtcDateTime(), nullable=False),
         sa.Column("uploaded_by", sa.String(), nullable=True),
+        sa.Column("downloaded_at", UtcDateTime(), nullable=True),
         sa.Column("serial", SERIAL, nullable=False),
         sa.Column("deleted_at", UtcDateTime(), nullable=True),
         sa.ForeignKeyConstraint(["project_id"], ["projects.id"], name=op.f("fk_files_project_id_projects")),
@@ -212,6 +228,7 @@ def downgrade() -> None:
     op.drop_table("releases")
     op.drop_table("upload_sessions")
     with op.batch_alter_table("tokens", schema=None) as batch_op:
+        batch_op.drop_index(batch_op.f("ix_tokens_parent_id"))
         batch_op.drop_index(batch_op.f("ix_tokens_owner_id"))
 
     op.drop_table("tokens")
@@ -223,9 +240,11 @@ def downgrade() -> None:
         batch_op.drop_index(batch_op.f("ix_memberships_user_id"))
 
     op.drop_table("memberships")
+    op.drop_table("rate_buckets")
     op.drop_table("owners")
     with op.batch_alter_table("journal", schema=None) as batch_op:
         batch_op.drop_index(batch_op.f("ix_journal_project_id"))
+        batch_op.drop_index(batch_op.f("ix_journal_owner"))
         batch_op.drop_index(batch_op.f("ix_journal_action"))
 
     op.drop_table("journal")
