@@ -256,6 +256,42 @@ class SessionInfo(BaseModel):
     files: list[SessionFileInfo]
 
 
+class CheckResult(BaseModel):
+    """How one check ended: `detail` is what was found, `hint` what to do about it."""
+
+    id: str
+    status: Literal["ok", "failed", "skipped"]
+    seconds: float = 0.0
+    detail: str = ""
+    hint: str | None = None
+
+
+class CheckReport(BaseModel):
+    """What an author's `hub check` found of the wheel with this sha256, and where. Unsigned: it is the author's word.
+
+    lock_sha256: of the versions and hashes of all packages that it was installed with.
+    """
+
+    schema_version: Literal[1] = 1
+    wheel: str
+    wheel_sha256: str
+    sdist: str | None = None
+    sdist_sha256: str | None = None
+    name: str | None = None
+    version: str | None = None
+    made_at: dt.datetime
+    sdk_version: str
+    python: str
+    platform: str
+    lock_sha256: str | None = None
+    checks: list[CheckResult]
+
+    @property
+    def passed(self) -> bool:
+        """Whether no check failed. One that could not be made says so."""
+        return all(check.status != "failed" for check in self.checks)
+
+
 class ResolveRequest(BaseModel):
     """Ids with constraints (`owner/name`, `owner/name@1.2`, `owner/name>=1.2,<2`), as of a serial or a moment."""
 

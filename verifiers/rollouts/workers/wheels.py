@@ -32,7 +32,7 @@ _LONG_AGO = (1980, 1, 1, 0, 0, 0)
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What a wheel is made of: the folder of a project, or the installed distribution `name`.
+    """What a wheel is made of: the folder of a project, or the installed distribution `name`; `file` is made already.
 
     parts: what of the folder goes into the wheel, if that is not all of it.
     """
@@ -40,9 +40,12 @@ class Source:
     name: str
     folder: Path | None = None
     parts: tuple[str, ...] = ()
+    file: Path | None = None
 
     def digest(self) -> str:
         """Changes whenever the wheel would."""
+        if self.file is not None:
+            return hashlib.sha256(self.file.read_bytes()).hexdigest()
         if self.folder is not None:
             return " ".join(str(project_digest(self.folder / part)) for part in self.parts or ("",))
         distribution = _distribution(self.name)
@@ -50,6 +53,8 @@ class Source:
 
     async def wheel(self, into: Path) -> Path:
         """Make the wheel in an empty or absent folder. EnvironmentInstallError if that fails."""
+        if self.file is not None:
+            return self.file.absolute()
         if self.folder is None:
             return _packed(_distribution(self.name), into)
         await uv("build", "--wheel", "--quiet", "--out-dir", str(into), str(self.folder))
