@@ -10,14 +10,26 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
+import time
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 EXTENSION = "http.response.zerocopysend"
-AT_ONCE = 4 << 20
-"""Bytes after which other requests get a turn."""
+SMALL = 256 * 1024
+"""Bytes that are sent from the event loop's own thread: the socket's buffer takes them at once."""
+
+PATIENCE_MS = 50
+"""How long a thread waits for a client to make room; a slower client waits in the event loop, which costs nothing."""
+
+TURN_S = 0.25
+"""Seconds after which a thread takes the next download."""
+
+_threads = ThreadPoolExecutor(8, "sendfile")
 
 
 class ZeroCopyProtocol(HttpToolsProtocol):
@@ -73,18 +85,41 @@ async def _copy(cycle: RequestResponseCycle, file: int, offset: int, count: int)
     out = os.dup(cycle.transport.get_extra_info("socket").fileno())
     end = offset + count
     try:
+        if count <= SMALL:
+            offset = _burst(out, file, offset, end, patience_ms=0)
         while offset < end and not cycle.disconnected:
-            try:
-                sent = os.sendfile(out, file, offset, min(end - offset, AT_ONCE))
-            except BlockingIOError:
-                await _writable(out)
-                continue
-            if sent == 0:
-                raise OSError("the file is shorter than its row says")
-            offset += sent
-            await asyncio.sleep(0)
+            await _writable(out)
+            offset = await _in_thread(partial(_burst, out, file, offset, end))
     finally:
         os.close(out)
+
+
+async def _in_thread(work: Callable[[], int]) -> int:
+    """The work's result. It is over when this ends, also when this is cancelled: descriptors are closed then."""
+    running = asyncio.get_running_loop().run_in_executor(_threads, work)
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        await asyncio.wait([running])
+        raise
+
+
+def _burst(out: int, file: int, offset: int, end: int, patience_ms: int = PATIENCE_MS) -> int:
+    """Copy until all is sent, the client makes no room, or the turn is over. Returns the offset that was reached."""
+    room = select.poll()
+    room.register(out, select.POLLOUT)
+    until = time.monotonic() + TURN_S
+    while offset < end and time.monotonic() < until:
+        try:
+            sent = os.sendfile(out, file, offset, end - offset)
+        except BlockingIOError:
+            if not room.poll(patience_ms):
+                break
+            continue
+        if sent == 0:
+            raise OSError("the file is shorter than its row says")
+        offset += sent
+    return offset
 
 
 async def _writable(descriptor: int) -> None:
