@@ -15,8 +15,8 @@ from urllib.parse import quote
 from verifiers.errors import UserError
 from verifiers.hub.package.names import ROUTE_WORDS, normalise
 
-_NORMAL = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*\Z")
 SIDECAR = ".metadata"
+_NORMAL = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*\Z")
 
 
 class IndexAddress(NamedTuple):
@@ -31,6 +31,12 @@ class IndexAddress(NamedTuple):
     def is_normal(self) -> bool:
         """Whether this is the one spelling: the normal name, and a slash."""
         return self.slash and (self.name is None or _NORMAL.match(self.name) is not None)
+
+    @property
+    def template(self) -> str:
+        """The form of the address, for logs and metrics."""
+        before = "" if self.owner is None else "/{owner}" if self.project is None else "/{owner}/{project}"
+        return f"{before}/simple/" + ("" if self.name is None else "{name}/")
 
     def normal_path(self) -> str | None:
         """The one spelling. None if no project can have that name."""
@@ -50,6 +56,11 @@ class FileAddress(NamedTuple):
     sha256: str
     filename: str
     sidecar: bool
+
+    @property
+    def template(self) -> str:
+        """The form of the address, for logs and metrics."""
+        return "/files/{owner}/{name}/{sha256}/{filename}" + (SIDECAR if self.sidecar else "")
 
 
 Address = IndexAddress | FileAddress

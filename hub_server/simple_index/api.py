@@ -5,18 +5,25 @@ It uses no dependency injection: an answer from the cache takes less time than r
 
 from __future__ import annotations
 
+from functools import lru_cache
+from types import SimpleNamespace
 from typing import Any
 
-import anyio.to_thread
 from starlette.routing import BaseRoute, Match, NoMatchFound
 from starlette.types import Receive, Scope, Send
 
 from hub_server.context import Context
 from hub_server.simple_index.addresses import FileAddress, IndexAddress, parse
-from hub_server.simple_index.downloads import BlobMissing, Download
+from hub_server.simple_index.downloads import Download
 from hub_server.simple_index.indexes import Indexes
 from hub_server.simple_index.responses import NO_FILE, NOT_ALLOWED, Asked
 from hub_server.simple_index.service import FileRef
+
+
+@lru_cache(maxsize=16)
+def _named(template: str) -> SimpleNamespace:
+    """What logs and metrics read the form of an address from (`scope["route"].path`)."""
+    return SimpleNamespace(path=template)
 
 
 class IndexRoute(BaseRoute):
@@ -36,7 +43,7 @@ class IndexRoute(BaseRoute):
         address = parse(path)
         if address is None:
             return Match.NONE, {}
-        return Match.FULL, {"endpoint": self, "hub_address": address}
+        return Match.FULL, {"endpoint": self, "route": _named(address.template), "hub_address": address}
 
     def url_path_for(self, name: str, /, **path_params: Any) -> Any:
         """No address is made from this route's name."""
@@ -63,7 +70,5 @@ class IndexRoute(BaseRoute):
         elif file.metadata_sha256 is None:
             await NO_FILE.send(asked, send)
         else:
-            size = await anyio.to_thread.run_sync(self._storage.size, file.metadata_sha256)
-            if size is None:
-                raise BlobMissing(f"the METADATA of {address.filename} is missing")
+            size = await self.indexes.size_of(file.metadata_sha256)
             await Download(self._storage, file, file.metadata_sha256, size).answer(asked, receive, send)

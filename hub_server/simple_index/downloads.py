@@ -30,6 +30,9 @@ class BlobMissing(Unavailable):
     code = "blob-missing"
     hint = "Tell the operator of the hub: hub fsck lists what is missing."
 
+    def __init__(self, digest: str) -> None:
+        super().__init__(f"the bytes of {digest} are missing")
+
 
 class Download:
     """Sends one blob of known size."""
@@ -93,7 +96,7 @@ class Download:
         try:
             first = await anyio.to_thread.run_sync(next, chunks, b"")
         except KeyError:
-            raise BlobMissing(f"the bytes of {self._digest} are missing") from None
+            raise BlobMissing(self._digest) from None
         response = StreamingResponse(_joined(first, chunks), status)
         response.raw_headers = headers
         await response(scope, receive, send)

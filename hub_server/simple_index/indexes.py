@@ -7,7 +7,7 @@ a project that is hidden and for one that is not there, so neither the answer no
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Collection, Hashable
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -19,7 +19,9 @@ from hub_server.simple_index import service
 from hub_server.simple_index.addresses import FileAddress, IndexAddress
 from hub_server.simple_index.cache import Cache
 from hub_server.simple_index.callers import Caller, identify
+from hub_server.simple_index.downloads import BlobMissing
 from hub_server.simple_index.negotiation import Form, negotiate
+from hub_server.simple_index.plain_names import PlainNames
 from hub_server.simple_index.render import listing_html, listing_json, project_html, project_json
 from hub_server.simple_index.responses import (
     LOG_IN,
@@ -32,7 +34,7 @@ from hub_server.simple_index.responses import (
     Redirect,
 )
 from hub_server.simple_index.service import FileRef, ProjectRef
-from hub_server.simple_index.watch import ACCOUNTS, LISTING, Watch
+from hub_server.simple_index.watch import ACCOUNTS, Watch
 
 T = TypeVar("T")
 
@@ -50,6 +52,8 @@ class Indexes:
         self._prefix = urlsplit(context.settings.public_url or "").path.rstrip("/")
         self.watch = Watch(context.database)
         self._pages: Cache[Page] = Cache(self.watch, PAGE_BYTES)
+        self._plain_names = PlainNames(self.watch)
+        self._whole: dict[Form, tuple[int, Page]] = {}
         self._facts: Cache[Any] = Cache(self.watch, FACTS)
         self._making: dict[Hashable, asyncio.Task[Any]] = {}
 
@@ -96,35 +100,46 @@ class Indexes:
         return await self._page(("page", ref.id, ref.public, form), (ref.name,), make)
 
     async def _listing(self, address: IndexAddress, form: Form, asked: Asked) -> Answer:
+        """The names of an index."""
         owner, project = address.owner, address.project
-        render = listing_json if form is Form.JSON else listing_html
         if owner is None:
-            return await self._page(
-                ("listing", form), (LISTING,),
-                lambda session: Page(render(service.plain_names(session)), form, public=True),
-            )  # fmt: skip
+            return await self._whole_listing(form)
         caller = await self._caller(asked)
         if project is None:
             return await self._owner_listing(owner, caller, form)
         package = await self._visible(owner, project, asked)
         if package is None:
             return LOG_IN if caller is None else NOT_FOUND
-        names = [
-            name for name, where in (await self._scope(package)).items() if await self._visible(*where, asked)
-        ]
-        return Page(render(sorted(names)), form, public=package.public and caller is None)
+        scope = await self._scope(package)
+        visible = [name for name, where in scope.items() if await self._visible(*where, asked)]
+        return _listing_page(visible, form, public=caller is None)
+
+    async def _whole_listing(self, form: Form) -> Answer:
+        await self._plain_names.refresh(self._listed)
+        names, version = self._plain_names.names, self._plain_names.version
+        kept = self._whole.get(form)
+        if kept is None or kept[0] != version:
+            page = await self._once(("all", form, version), lambda _session: _listing_page(names, form, public=True))
+            self._whole[form] = kept = (version, page)
+        return kept[1]
+
+    async def _listed(self, among: Collection[str] | None) -> set[str]:
+        key = None if among is None else frozenset(among)
+        return await self._once(("listed", key), lambda session: service.plain_names(session, key))
 
     async def _owner_listing(self, owner: str, caller: Caller | None, form: Form) -> Answer:
         principal = None if caller is None else caller.principal
         viewer = None if principal is None else principal.token_id
+        tags = (f"/{owner}", ACCOUNTS)
         names = await self._fact(
-            ("names", owner, viewer), lambda _names: (f"/{owner}", ACCOUNTS),
+            ("owner", owner, viewer), lambda _names: tags,
             lambda session: service.owned_names(session, owner, principal),
         )  # fmt: skip
         if names is None:
             return NOT_FOUND
-        render = listing_json if form is Form.JSON else listing_html
-        return Page(render(names), form, public=caller is None)
+        return await self._page(
+            ("owner", owner, viewer, form), tags, lambda _session: _listing_page(names, form, public=caller is None)
+        )
 
     # --- files ----------------------------------------------------------------------------------------------------
 
@@ -139,6 +154,16 @@ class Indexes:
             lambda session: service.find_file(session, ref, address.sha256, address.filename),
         )  # fmt: skip
         return NO_FILE if found is None else found
+
+    async def size_of(self, digest: str) -> int:
+        """The bytes of a blob whose size the database does not know. BlobMissing if the storage does not have it."""
+        return await self._fact(("size", digest), lambda _size: (), lambda _session: self._size(digest))
+
+    def _size(self, digest: str) -> int:
+        size = self._storage.size(digest)
+        if size is None:
+            raise BlobMissing(digest)
+        return size
 
     # --- what a name means, and who asks --------------------------------------------------------------------------
 
@@ -210,3 +235,8 @@ class Indexes:
     def _read(self, work: Callable[[Session], T]) -> T:
         with self._database.read() as session:
             return work(session)
+
+
+def _listing_page(names: Collection[str], form: Form, *, public: bool) -> Page:
+    render = listing_json if form is Form.JSON else listing_html
+    return Page(render(sorted(names)), form, public=public)

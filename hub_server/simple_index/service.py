@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
 from sqlalchemy import Select, case, func, select
@@ -98,10 +98,12 @@ def project_page(session: Session, ref: ProjectRef) -> tuple[ProjectFacts, list[
     return project, in_order(FileRow(*row) for row in session.execute(query))
 
 
-def plain_names(session: Session) -> list[str]:
-    """The whole-hub index, sorted."""
+def plain_names(session: Session, among: Collection[str] | None = None) -> set[str]:
+    """The names of the whole-hub index; only those of `among`, if given."""
     query = select(Project.plain_name).where(Project.plain_name.is_not(None), Project.visibility == "public")
-    return sorted(name for name in session.scalars(query) if name is not None)
+    if among is not None:
+        query = query.where(Project.plain_name.in_(among))
+    return {name for name in session.scalars(query) if name is not None}
 
 
 def owned_names(session: Session, owner: str, principal: Principal | None) -> list[str] | None:

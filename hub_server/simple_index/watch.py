@@ -7,8 +7,8 @@ Every change of what an index shows is a row of the journal, committed with it, 
 read of the rows after the last known serial tells which cached answers still hold, also when the change came through
 another process: a push, a yank or a revoked token shows in the next answer.
 
-Tags are names: of a project (its normal form, whoever owns it), `/owner` for an owner's listing, LISTING for the
-whole hub's, ACCOUNTS for tokens and members.
+Tags are names: of a project (its normal form, whoever owns it), `/owner` for the list of an owner's projects, ACCOUNTS
+for tokens and members.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ from sqlalchemy.engine import URL
 
 from hub_server.database import BUSY_MS, Database
 
-LISTING = "//"
-ACCOUNTS = "///"
+ACCOUNTS = "//"
 _AT_ONCE = 1000
 _REMEMBERED = 50_000
 
@@ -59,6 +58,12 @@ class Watch:
     def unchanged(self, tags: Iterable[str], as_of: int) -> bool:
         """Whether nothing with one of these tags has changed after serial `as_of`, as far as is known now."""
         return as_of >= self._floor and all(self._changed.get(tag, 0) <= as_of for tag in tags)
+
+    def changed_since(self, as_of: int) -> set[str] | None:
+        """The names of projects that have changed after serial `as_of`. None if that is too long ago to say."""
+        if as_of < self._floor:
+            return None
+        return {tag for tag, serial in self._changed.items() if serial > as_of and not tag.startswith("/")}
 
     async def catch_up(self) -> None:
         """Learn of every change that was committed before this call."""
@@ -114,7 +119,7 @@ class Watch:
 def _tags(change: Change) -> tuple[str, ...]:
     if change.project_id is None or change.name is None:
         return (ACCOUNTS,)
-    return (change.name, f"/{change.owner}", LISTING)
+    return (change.name, f"/{change.owner}")
 
 
 class _Sqlite:
