@@ -53,7 +53,7 @@ ARCHIVE_RULES: tuple[tuple[str, str, str], ...] = (
     ("zip-extra", "A member's extra fields are well formed, none twice, and none gives another name.", _REBUILD),
     (
         "zip-zip64",
-        "ZIP64 fields stand exactly where the 32-bit field says so, and nowhere else.",
+        "ZIP64 fields stand exactly where the 32-bit field says so, or repeat both sizes of a local header.",
         "Re-tag or build again with a newer wheel (wheel 0.46.2 or later): older ones wrote such headers.",
     ),
     ("zip-crc", "The bytes of a member have the checksum that its headers give.", _DAMAGED),

@@ -16,7 +16,8 @@ def widened(extra: bytes, name: bytes, given: tuple[int, ...], all_at_once: bool
     """The numbers of a header (size, packed size, offset) once its ZIP64 field is read.
 
     The field holds a 64-bit number for exactly each 32-bit one that is the sentinel. In a local header these are both
-    sizes or none (`all_at_once`; APPNOTE 4.5.3). Refuses `zip-zip64` and `zip-extra`.
+    sizes or none (`all_at_once`; APPNOTE 4.5.3); there alone the field may also repeat both, as Bazel's wheels have it:
+    whichever a reader takes, it is the same number. Refuses `zip-zip64` and `zip-extra`.
     """
     if not extra and _32 not in given:
         return given
@@ -25,6 +26,8 @@ def widened(extra: bytes, name: bytes, given: tuple[int, ...], all_at_once: bool
     if wide is None and number:
         refuse("zip-zip64", "a size refers to a ZIP64 field that is not there", _shown(name))
     if wide is None:
+        return given
+    if all_at_once and wide == struct.pack(f"<{len(given)}Q", *given):
         return given
     if not number or len(wide) != 8 * number or (all_at_once and number != len(given)):
         refuse("zip-zip64", "there is a ZIP64 field that the sizes do not refer to", _shown(name))
