@@ -21,10 +21,11 @@ from hub_server.operations import api as operations
 from hub_server.operations.metrics import watch_pool
 from hub_server.operations.middleware import Watch, note
 from hub_server.problems import Problem, Unavailable
-from hub_server.publishing import legacy
+from hub_server.publishing import api as publishing, legacy
 from hub_server.settings import Settings
 from hub_server.simple_index.api import IndexRoute
 from hub_server.storage import StorageError
+from verifiers.hub.package.refusal import RefusedError
 
 
 def create_app(settings: Settings) -> FastAPI:
@@ -47,11 +48,12 @@ def create_app(settings: Settings) -> FastAPI:
     for kind in (OperationalError, NoConnectionError, StorageError):
         app.add_exception_handler(kind, _answer_unavailable)
     app.add_exception_handler(Problem, _answer_problem)
+    app.add_exception_handler(RefusedError, _answer_refused)
     app.add_exception_handler(HTTPException, _answer_http_error)
     app.add_exception_handler(RequestValidationError, _answer_invalid)
     app.router.routes.insert(0, index)
     # Order matters: what is named comes before `/{owner}/…`.
-    for router in (operations.router, accounts.router, legacy.router):
+    for router in (operations.router, accounts.router, legacy.router, publishing.router):
         app.include_router(router)
     return app
 
@@ -67,6 +69,13 @@ def _answer_unavailable(request: Request, error: Exception) -> JSONResponse:
     what = "storage" if isinstance(error, StorageError) else "database"
     structlog.get_logger().error(f"the {what} does not answer", exc_info=error)
     return _answer_problem(request, Unavailable(f"the hub's {what} does not answer", headers={"Retry-After": "10"}))
+
+
+def _answer_refused(request: Request, refused: Exception) -> JSONResponse:
+    """A rule for names and files is broken."""
+    assert isinstance(refused, RefusedError)
+    note(request.scope, code=refused.code)
+    return JSONResponse({**refused.to_dict(), "docs": f"docs/reference/hub-rules.md#{refused.code}"}, 400)
 
 
 def _answer_http_error(_request: Request, error: Exception) -> JSONResponse:

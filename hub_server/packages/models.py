@@ -59,6 +59,7 @@ class Release(Base):
     requires_python: Mapped[str | None]
     facts: Mapped[dict[str, Any]]
     warnings: Mapped[list[str]] = mapped_column(default=list)
+    check_report: Mapped[dict[str, Any] | None]  # the author's, about the wheel whose sha256 it names
     created_at: Mapped[dt.datetime]
     serial: Mapped[int] = mapped_column(Serial)
     yanked_at: Mapped[dt.datetime | None]

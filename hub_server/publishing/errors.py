@@ -82,11 +82,32 @@ class NoSpace(Unavailable):
     hint = "Whoever runs the hub must make room; then send the file again."
 
 
+class VisibilityDiffers(Conflict):
+    """A project is made public or private by its admins, not by a release."""
+
+    code = "visibility-differs"
+    hint = "Leave --visibility out; hub visibility changes a project."
+
+
 class SessionOpen(Conflict):
     """Another session for this version is open; `Location` names it."""
 
     code = "session-open"
-    hint = "Go on with that session, or abort it."
+    hint = "Go on with the session that Location names, or abort it (DELETE)."
+
+
+class SessionIncomplete(Conflict):
+    """Some of the promised bytes are not here."""
+
+    code = "session-incomplete"
+    hint = "Send the files that are named, from the offset that HEAD tells, and publish again."
+
+
+class WrongOffset(Conflict):
+    """The bytes do not begin where those that are here end."""
+
+    code = "wrong-offset"
+    hint = "Go on at the offset in Upload-Offset."
 
 
 class NoSession(NotFound):

@@ -33,7 +33,7 @@ class UploadSession(Base):
 
 
 class SessionFile(Base):
-    """A file that a session was promised; `stored` once its bytes are a blob."""
+    """A file that a session was promised; `stored` once all its bytes are here, or were published before."""
 
     __tablename__ = "session_files"
     __table_args__ = (UniqueConstraint("session_id", "filename"),)

@@ -11,7 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import Literal
+from typing import Any, Literal
+
+from sqlalchemy.orm import Session
 
 from hub_server.accounts.service import Principal
 from hub_server.context import Context
@@ -29,7 +31,8 @@ class Publication:
     """What comes in, for whom, and what the steps have found.
 
     visibility: of a project that this makes. environment: False for the SDK's own wheel only. told_name, told_version:
-    what the form or the session says; empty if nothing does. report: the author's check report, for the wheel.
+    what the form or the session says; empty if nothing does. report: the author's check report, for the wheel. also: is
+    part of the transaction.
     """
 
     context: Context
@@ -40,6 +43,8 @@ class Publication:
     environment: bool = True
     told_name: str = ""
     told_version: str = ""
+    report: dict[str, Any] | None = None
+    also: Callable[[Session], None] | None = None
     name: str = ""
     version: str = ""
     place: service.Place = field(init=False)
@@ -57,7 +62,7 @@ def publish(publication: Publication) -> Publication:
 
 def read_names(publication: Publication) -> None:
     """What the files are called says which version of what this is; they agree on it."""
-    named = {_named(upload.filename) for upload in publication.uploads}
+    named = {named_file(upload.filename) for upload in publication.uploads}
     if len(named) != 1:
         ids = " and ".join(sorted(f"{name} {version}" for name, version in named))
         raise Disagreement(f"the files are of {ids}")
@@ -75,6 +80,24 @@ def look(publication: Publication) -> None:
         upload for upload in publication.uploads
         if not service.is_known(known.get(upload.filename), upload.filename, upload.sha256)
     ]  # fmt: skip
+
+
+def fetch_back(publication: Publication) -> None:
+    """A file that is a blob already, because a server was killed right then, is looked at like any other."""
+    storage = publication.context.storage
+    for upload in publication.pending:
+        if not upload.path.exists():
+            with upload.path.open("wb") as file:
+                for chunk in storage.read(upload.sha256):
+                    file.write(chunk)
+
+
+def check_report(publication: Publication) -> None:
+    """The author's report is about this very wheel."""
+    if publication.report is not None:
+        wheels = [one.sha256 for one in publication.uploads if one.filename.endswith(".whl")]
+        if (told := publication.report.get("wheel_sha256")) not in wheels:
+            raise Disagreement(f"the check report is about a wheel with the sha256 {str(told)[:64]!r}, not this one")
 
 
 def inspect_files(publication: Publication) -> None:
@@ -114,15 +137,25 @@ def commit(publication: Publication) -> None:
     """One transaction makes it visible, unless another publisher was first."""
     if publication.pending:
         publication.created = service.commit_files(
-            publication.context, publication.principal, publication.place, publication.facts
-        )
+            publication.context, publication.principal, publication.place, publication.facts,
+            publication.report, publication.also,
+        )  # fmt: skip
         reach("after-commit")
 
 
-STEPS: list[Callable[[Publication], None]] = [read_names, look, inspect_files, compare, store, commit]
+STEPS: list[Callable[[Publication], None]] = [
+    read_names,
+    look,
+    fetch_back,
+    check_report,
+    inspect_files,
+    compare,
+    store,
+    commit,
+]
 
 
-def _named(filename: str) -> tuple[str, str]:
+def named_file(filename: str) -> tuple[str, str]:
     """Name and version of a file by what it is called. Refuses `file-name`."""
     named: WheelName | SdistName = (
         parse_wheel_name(filename) if filename.endswith(".whl") else parse_sdist_name(filename)

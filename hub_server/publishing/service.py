@@ -9,7 +9,7 @@ import dataclasses
 import datetime as dt
 import hashlib
 import hmac
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -123,9 +123,13 @@ def is_known(known: Known | None, filename: str, sha256: str) -> bool:
     return True
 
 
-def commit_files(context: Context, principal: Principal, place: Place, facts: Sequence[FileFacts]) -> bool:
+def commit_files(
+    context: Context, principal: Principal, place: Place, facts: Sequence[FileFacts],
+    report: dict[str, Any] | None = None, also: Callable[[Session], None] | None = None,
+) -> bool:  # fmt: skip
     """The transaction: all checks again under the project's lock, then the journal and the rows.
 
+    report: the author's check report on the wheel. also: what else belongs to the transaction.
     Returns whether anything was new: False if another publisher brought the same bytes meanwhile.
     """
     with context.database.write() as session:
@@ -137,9 +141,11 @@ def commit_files(context: Context, principal: Principal, place: Place, facts: Se
             new = [one for one in facts if not is_known(known.get(one.filename), one.filename, one.sha256)]
             if not new:
                 return False
-            release = open_release(session, project_id, new)
+            release = open_release(session, project_id, place.name, new[0].version, {one.kind for one in new})
         _check_room(session, None if fresh else project_id, new, context.settings.max_project_size)
-        _add(session, principal, place, project_id, release, new)
+        if also is not None:
+            also(session)
+        _add(session, principal, place, project_id, release, new, report)
         reach("before-commit")
     return True
 
@@ -182,23 +188,24 @@ def _lock_project(
     return int(project_id), False
 
 
-def open_release(session: Session, project_id: int, new: Sequence[FileFacts]) -> Release | None:
-    """The release that the files join, if there is one: it still takes files."""
-    first = new[0]
-    version = canonical_version(first.version)
-    release = session.scalar(select(Release).where(Release.project_id == project_id, Release.version == version))
+def open_release(
+    session: Session, project_id: int, name: str, version: str, kinds: Collection[str]
+) -> Release | None:
+    """The release that files of these kinds join, if there is one: it still takes them."""
+    key = canonical_version(version)
+    release = session.scalar(select(Release).where(Release.project_id == project_id, Release.version == key))
     if release is None:
         return None
-    what = f"{first.name} {release.given_version}"
+    what = f"{name} {release.given_version}"
     if release.deleted_at is not None:
         raise Tombstone(f"{what} was published and deleted; its number stays taken")
     if release.yanked_at is not None:
         raise Closed(f"{what} is yanked and takes no more files")
     if now() - release.created_at > dt.timedelta(days=OPEN_DAYS):
         raise Closed(f"{what} is older than {OPEN_DAYS} days and takes no more files")
-    if release.given_version != first.version:
-        raise Disagreement(f"{what} is the same version as {first.version}, spelt otherwise")
-    if any(one.kind == "sdist" for one in new):
+    if release.given_version != version:
+        raise Disagreement(f"{what} is the same version as {version}, spelt otherwise")
+    if "sdist" in kinds:
         other = select(File.filename).where(File.release_id == release.id, File.kind == "sdist")
         if (filename := session.scalar(other)) is not None:
             raise Closed(f"{what} has its one source archive: {filename}")
@@ -216,7 +223,7 @@ def _check_room(session: Session, project_id: int | None, new: Sequence[FileFact
 
 def _add(
     session: Session, principal: Principal, place: Place, project_id: int, release: Release | None,
-    new: Sequence[FileFacts],
+    new: Sequence[FileFacts], report: dict[str, Any] | None,
 ) -> None:  # fmt: skip
     """The journal's event and the rows. From here to the commit every other change of the hub waits, so this is made of
     few plain statements."""
@@ -229,6 +236,8 @@ def _add(
     )  # fmt: skip
     at = now()
     described = describe({} if release is None else release.facts, [] if release is None else release.warnings, new)
+    if report is not None:
+        described["check_report"] = report
     if release is None:
         row = {
             "project_id": project_id, "version": canonical_version(version), "given_version": version,
@@ -271,3 +280,10 @@ def describe(told: dict[str, Any], warnings: Sequence[str], new: Sequence[FileFa
 _OF_SOURCE = ("needs", "hub_dependencies")
 _ELSEWHERE = ("metadata_text", "readme", "readme_type", "summary", "requires_python", "warnings")
 """What has a column, or a blob, of its own."""
+
+
+def warnings_of(session: Session, owner_id: int, name: str, version: str) -> list[str]:
+    """What the hub remarked on a release, by its key."""
+    query = select(RELEASES.c.warnings).join(PROJECTS, RELEASES.c.project_id == PROJECTS.c.id)
+    mine = (PROJECTS.c.owner_id == owner_id) & (PROJECTS.c.name == name) & (RELEASES.c.version == version)
+    return session.connection().execute(query.where(mine)).scalar() or []

@@ -292,6 +292,23 @@ class CheckReport(BaseModel):
         return all(check.status != "failed" for check in self.checks)
 
 
+class PublishSession(BaseModel):
+    """What closes an upload session: the author's check report may travel along."""
+
+    report: CheckReport | None = None
+
+
+class Published(BaseModel):
+    """A release that is visible. `created` is False if all of it was there before. `digest` is the wheel's sha256."""
+
+    id: str  # owner/name@version
+    visibility: Visibility
+    created: bool
+    index_url: str
+    digest: str | None = None
+    warnings: list[str] = []
+
+
 class ResolveRequest(BaseModel):
     """Ids with constraints (`owner/name`, `owner/name@1.2`, `owner/name>=1.2,<2`), as of a serial or a moment."""
 

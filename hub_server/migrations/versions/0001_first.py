@@ -161,6 +161,7 @@ def upgrade() -> None:
         sa.Column("requires_python", sa.String(), nullable=True),
         sa.Column("facts", sa.JSON(), nullable=False),
         sa.Column("warnings", sa.JSON(), nullable=False),
+        sa.Column("check_report", sa.JSON(), nullable=True),
         sa.Column("created_at", UtcDateTime(), nullable=False),
         sa.Column("serial", SERIAL, nullable=False),
         sa.Column("yanked_at", UtcDateTime(), nullable=True),

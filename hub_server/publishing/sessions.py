@@ -1,0 +1,306 @@
+"""Upload sessions: the files of one version come in one by one, may resume, and become visible together.
+
+The bytes lie in `incoming` of the machine that took them until the session is published: with several machines behind
+one address, a session's requests go to one of them. Everyone who may publish the project may go on with a session.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import fcntl
+import hashlib
+import hmac
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from sqlalchemy import select, update
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+
+from hub_server.accounts.models import Owner
+from hub_server.accounts.service import Principal
+from hub_server.context import Context
+from hub_server.database import now
+from hub_server.problems import Problem
+from hub_server.publishing import service
+from hub_server.publishing.errors import (
+    Disagreement,
+    NoSession,
+    SessionIncomplete,
+    SessionOpen,
+    TooLarge,
+    VisibilityDiffers,
+    WrongDigest,
+    WrongOffset,
+)
+from hub_server.publishing.models import SessionFile, UploadSession
+from hub_server.publishing.pipeline import Publication, named_file, publish
+from hub_server.publishing.receive import Upload
+from verifiers.hub.package.names import canonical_version, check_project, has_local_part, normalise
+from verifiers.hub.package.refusal import RefusedError, refuse
+from verifiers.hub.schema import NewSession
+
+LIFETIME = dt.timedelta(hours=24)
+
+
+def create(context: Context, principal: Principal, slug: str, name: str, new: NewSession) -> UploadSession:
+    """Open a session. Refused early where the release could not be published anyway; SessionOpen if there is one."""
+    name = check_project(name)
+    _check_promise(context, name, new)
+    with context.database.read() as session:
+        names = [file.name for file in new.files]
+        place, known = service.find_place(session, principal, slug, name, names, new.visibility or "public")
+        if new.visibility not in (None, place.visibility):
+            raise VisibilityDiffers(f"{slug}/{name} is {place.visibility}")
+        if place.visibility == "public" and has_local_part(new.version):
+            refuse("local-version", f"{new.version!r} is a local version")
+        held = {file.name: service.is_known(known.get(file.name), file.name, file.sha256) for file in new.files}
+        if place.project_id is not None and not all(held.values()):
+            service.open_release(session, place.project_id, name, named_file(names[0])[1], _kinds(names))
+    at = now()
+    made = UploadSession(
+        id=secrets.token_hex(16), owner_id=place.owner.id, name=name, version=named_file(names[0])[1],
+        visibility=place.visibility, state="open", open_key=f"{slug}/{name}@{canonical_version(new.version)}",
+        created_at=at, expires_at=at + LIFETIME, created_by=principal.slug,
+    )  # fmt: skip
+    made.files = [
+        SessionFile(filename=file.name, size=file.size, sha256=file.sha256, stored=held[file.name])
+        for file in new.files
+    ]
+    try:
+        with context.database.write() as session:
+            _end_expired(context, session, slug, made)
+            session.add(made)
+            session.flush()
+            session.refresh(made)
+    except IntegrityError:  # another one was opened in this moment
+        with context.database.write() as session:
+            _end_expired(context, session, slug, made)
+        raise SessionOpen(f"a session for {made.open_key} was open a moment ago", hint="Try again.") from None
+    return made
+
+
+def _check_promise(context: Context, name: str, new: NewSession) -> None:
+    """The files are of this version, and of a size that the hub takes."""
+    if len({file.name for file in new.files}) != len(new.files):
+        raise Disagreement("a file is named twice")
+    version = canonical_version(new.version)
+    limit = context.settings.max_file_size
+    for file in new.files:
+        theirs, spelt = named_file(file.name)
+        if (theirs, canonical_version(spelt)) != (name, version):
+            raise Disagreement(f"{file.name} is {theirs} {spelt}, not {name} {new.version}")
+        if file.size > limit:
+            raise TooLarge(f"{file.name} has {file.size:,} bytes, more than {limit:,}")
+
+
+def _kinds(filenames: list[str]) -> set[str]:
+    return {"wheel" if filename.endswith(".whl") else "sdist" for filename in filenames}
+
+
+def _end_expired(context: Context, session: Session, slug: str, new: UploadSession) -> None:
+    """Make room for a session of this version. SessionOpen if the one that is there has not expired."""
+    old = session.scalar(select(UploadSession).where(UploadSession.open_key == new.open_key))
+    if old is None:
+        return
+    if old.expires_at > now():
+        place = f"/api/v1/{slug}/{old.name}/releases/{old.id}"
+        raise SessionOpen(f"a session for {new.open_key} is open", headers={"Location": place})
+    _end(context, old, "aborted")
+    session.flush()
+
+
+def find(session: Session, principal: Principal, slug: str, name: str, session_id: str) -> UploadSession:
+    """The session, for whoever may publish the project. NoSession if there is none, or it expired."""
+    service.find_place(session, principal, slug, normalise(name), (), "public")
+    query = select(UploadSession).join(Owner, UploadSession.owner_id == Owner.id)
+    found = session.scalar(
+        query.where(UploadSession.id == session_id, Owner.slug == slug, UploadSession.name == normalise(name))
+    )
+    if found is None or (found.state == "open" and found.expires_at <= now()):
+        raise NoSession(f"there is no session {session_id[:64]!r} for {slug}/{name}")
+    return found
+
+
+def file_of(upload: UploadSession, filename: str) -> SessionFile:
+    """A file that the open session was promised. NoSession if it is not open, or knows of no such file."""
+    found = [file for file in upload.files if file.filename == filename]
+    if upload.state != "open" or not found:
+        raise NoSession(f"the session is {upload.state} and takes no file {filename[:200]!r}")
+    return found[0]
+
+
+def path_of(context: Context, file: SessionFile) -> Path:
+    """Where the bytes of a file lie until they are published."""
+    return context.storage.incoming / f"session-{file.session_id}-{file.id}"
+
+
+def received(context: Context, file: SessionFile) -> int:
+    """How many bytes of a file are here."""
+    if file.stored:
+        return file.size
+    with contextlib.suppress(FileNotFoundError):
+        return path_of(context, file).stat().st_size
+    return 0
+
+
+class FileWriter:
+    """The bytes of one PUT. Its methods run in threads, one at a time."""
+
+    def __init__(self, context: Context, file: SessionFile, offset: int) -> None:
+        self.context, self.file = context, file
+        self.path = path_of(context, file)
+        self.at = offset
+        self._out: BinaryIO | None = None
+        here = received(context, file)
+        if offset > here:
+            headers = {"Upload-Offset": str(here)}
+            raise WrongOffset(f"{file.filename} has {here:,} bytes here, not {offset:,}", headers=headers)
+        if not file.stored:
+            self._out = self.path.open("r+b" if self.path.exists() else "w+b")
+            self._out.truncate(offset)
+            self._out.seek(offset)
+
+    def feed(self, data: bytes) -> None:
+        """Take the next bytes. What is stored already is taken for what it is."""
+        self.at += len(data)
+        if self.at > self.file.size:
+            raise TooLarge(f"{self.file.filename} was to have {self.file.size:,} bytes, and there are more")
+        if self._out is not None:
+            self._out.write(data)
+
+    def close(self) -> None:
+        """Keep what is here."""
+        if self._out is not None:
+            self._out.close()
+
+    def finish(self) -> int:
+        """Close; if the file is complete, compare it with the promised digest. Returns how many bytes are here."""
+        self.close()
+        if self.file.stored or self.at < self.file.size:
+            return received(self.context, self.file)
+        with self.path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        if not hmac.compare_digest(digest, self.file.sha256):
+            self.path.unlink(missing_ok=True)
+            raise WrongDigest(f"{self.file.filename} was to have the sha256 {self.file.sha256}, and has {digest}")
+        _set_stored(self.context, [self.file], True)
+        return self.file.size
+
+
+def _set_stored(context: Context, files: list[SessionFile], stored: bool) -> None:
+    with context.database.write() as session:
+        ids = [file.id for file in files]
+        session.execute(update(SessionFile).where(SessionFile.id.in_(ids)).values(stored=stored))
+
+
+def publish_session(
+    context: Context, principal: Principal, slug: str, name: str, session_id: str, report: dict[str, Any] | None
+) -> tuple[UploadSession, bool]:
+    """Check everything and make the release visible. Returns the session, and whether anything was new.
+
+    A refusal of what was sent ends the session and removes its bytes: others need another session anyway.
+    """
+    with _one_at_a_time(context, session_id):
+        with context.database.read() as session:
+            found = find(session, principal, slug, name, session_id)
+        if found.state == "published":
+            return found, False
+        if found.state != "open":
+            raise NoSession(f"the session {found.id} is {found.state}")
+        _check_complete(context, found)
+        uploads = [Upload(path_of(context, file), file.filename, file.size, file.sha256) for file in found.files]
+        visibility: service.Visibility = "private" if found.visibility == "private" else "public"
+        try:
+            done = publish(
+                Publication(
+                    context, principal, slug, uploads, visibility, told_name=found.name, told_version=found.version,
+                    report=report, also=lambda session: _end(context, _again(session, found), "published"),
+                )
+            )  # fmt: skip
+        except (Problem, RefusedError) as refused:
+            if isinstance(refused, RefusedError) or refused.status == 400:
+                abort(context, principal, slug, name, session_id)
+            raise
+        if not done.created:  # all of it was there before
+            with context.database.write() as session:
+                _end(context, _again(session, found), "published")
+        _remove_bytes(context, found)
+        return found, done.created
+
+
+def warnings_of(context: Context, upload: UploadSession) -> list[str]:
+    """What the hub remarked on the release."""
+    with context.database.read() as session:
+        return service.warnings_of(session, upload.owner_id, upload.name, canonical_version(upload.version))
+
+
+def _again(session: Session, upload: UploadSession) -> UploadSession:
+    return session.get_one(UploadSession, upload.id)
+
+
+def _check_complete(context: Context, upload: UploadSession) -> None:
+    """Every promised byte is here, or is a blob since a server that was killed then."""
+    lost = [
+        file for file in upload.files
+        if file.stored and not path_of(context, file).exists() and context.storage.size(file.sha256) is None
+    ]  # fmt: skip
+    if lost:
+        _set_stored(context, lost, False)
+    missing = [file.filename for file in upload.files if not file.stored or file in lost]
+    if missing:
+        raise SessionIncomplete(f"the session lacks {', '.join(missing)}")
+
+
+def abort(context: Context, principal: Principal, slug: str, name: str, session_id: str) -> None:
+    """End an open session, and forget its bytes."""
+    with context.database.write() as session:
+        found = find(session, principal, slug, name, session_id)
+        if found.state == "published":
+            raise NoSession(f"the session {found.id} is published")
+        _end(context, found, "aborted")
+    _remove_bytes(context, found)
+
+
+def abort_expired(context: Context) -> int:
+    """End the sessions whose time is over. Returns how many there were."""
+    with context.database.write() as session:
+        query = select(UploadSession).where(UploadSession.state == "open", UploadSession.expires_at <= now())
+        expired = list(session.scalars(query))
+        for upload in expired:
+            _end(context, upload, "aborted")
+    return len(expired)
+
+
+def _end(context: Context, upload: UploadSession, state: str) -> None:
+    upload.state = state
+    upload.open_key = None
+    if state == "aborted":
+        _remove_bytes(context, upload)
+
+
+def _remove_bytes(context: Context, upload: UploadSession) -> None:
+    for file in upload.files:
+        path_of(context, file).unlink(missing_ok=True)
+    _lock_path(context, upload.id).unlink(missing_ok=True)
+
+
+def _lock_path(context: Context, session_id: str) -> Path:
+    return context.storage.incoming / f"session-{session_id}.lock"
+
+
+@contextlib.contextmanager
+def _one_at_a_time(context: Context, session_id: str) -> Iterator[None]:
+    """Two publish requests for one session take turns: the second finds it published."""
+    if not session_id.isalnum():
+        raise NoSession("there is no such session")
+    path = _lock_path(context, session_id)
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
