@@ -16,6 +16,7 @@ from hub_server.accounts.auth import optional_principal
 from hub_server.accounts.service import Principal
 from hub_server.context import Context, get_context
 from hub_server.fault_points import reach
+from hub_server.operations.middleware import note
 from hub_server.problems import NotLoggedIn, Problem
 from hub_server.publishing import service
 from hub_server.publishing.errors import BadForm, TooLarge
@@ -129,7 +130,7 @@ async def receive(request: Request, owner: str | None) -> PlainTextResponse:
         incoming = Incoming(request, owner)
     except Problem as problem:
         await drain(request, 0)
-        return answer(problem)
+        return answer(request, problem)
     seen, batch = 0, bytearray()
     try:
         async for chunk in request.stream():
@@ -143,7 +144,7 @@ async def receive(request: Request, owner: str | None) -> PlainTextResponse:
         return PlainTextResponse(await run_in_threadpool(incoming.finish, bytes(batch)))
     except (Problem, RefusedError) as refused:
         await drain(request, seen)
-        return answer(refused)
+        return answer(request, refused)
     except ClientDisconnect:
         return PlainTextResponse("", 400)  # nobody reads it
     finally:
@@ -162,8 +163,9 @@ async def drain(request: Request, seen: int) -> None:
         return
 
 
-def answer(refused: Problem | RefusedError) -> PlainTextResponse:
+def answer(request: Request, refused: Problem | RefusedError) -> PlainTextResponse:
     """A refusal in one line."""
+    note(request.scope, code=refused.code)
     status, headers = (refused.status, refused.headers) if isinstance(refused, Problem) else (400, {})
     text = " ".join(f"{refused.message.rstrip('.')}. {refused.hint} [{refused.code}]".split())
     return PlainTextResponse(text + "\n", status, headers)

@@ -21,6 +21,7 @@ from hub_server.fault_points import reach
 from hub_server.publishing import service
 from hub_server.publishing.errors import Disagreement
 from hub_server.publishing.receive import Upload
+from hub_server.security.rates import spend
 from verifiers.hub.package.facts import FileFacts, Policy
 from verifiers.hub.package.names import SdistName, WheelName, normalise, parse_sdist_name, parse_wheel_name
 from verifiers.hub.package.paths import Limits
@@ -80,6 +81,15 @@ def look(publication: Publication) -> None:
         upload for upload in publication.uploads
         if not service.is_known(known.get(upload.filename), upload.filename, upload.sha256)
     ]  # fmt: skip
+
+
+def count(publication: Publication) -> None:
+    """Something new counts towards the caller's rate limits; files that are there already do not."""
+    if publication.pending:
+        context, account = publication.context, publication.principal.slug
+        if publication.place.project_id is None:
+            spend(context.database, context.settings, "new-project", account)
+        spend(context.database, context.settings, "publish", account)
 
 
 def fetch_back(publication: Publication) -> None:
@@ -146,6 +156,7 @@ def commit(publication: Publication) -> None:
 STEPS: list[Callable[[Publication], None]] = [
     read_names,
     look,
+    count,
     fetch_back,
     check_report,
     inspect_files,
