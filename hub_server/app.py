@@ -20,8 +20,10 @@ from hub_server.context import open_context
 from hub_server.operations import api as operations
 from hub_server.operations.metrics import watch_pool
 from hub_server.operations.middleware import Watch, note
+from hub_server.packages import api as packages
 from hub_server.problems import Problem, Unavailable
 from hub_server.publishing import api as publishing, legacy
+from hub_server.resolution import api as resolution
 from hub_server.settings import Settings
 from hub_server.simple_index.api import IndexRoute
 from hub_server.storage import StorageError
@@ -53,7 +55,8 @@ def create_app(settings: Settings) -> FastAPI:
     app.add_exception_handler(RequestValidationError, _answer_invalid)
     app.router.routes.insert(0, index)
     # Order matters: what is named comes before `/{owner}/…`.
-    for router in (operations.router, accounts.router, legacy.router, publishing.router):
+    routers = (operations, accounts, legacy, publishing, resolution, packages)
+    for router in (one.router for one in routers):
         app.include_router(router)
     return app
 

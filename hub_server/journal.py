@@ -10,7 +10,7 @@ from __future__ import annotations
 import datetime as dt
 from typing import Any, Protocol
 
-from sqlalchemy import BigInteger, CheckConstraint, Integer, insert, select, update
+from sqlalchemy import BigInteger, CheckConstraint, Integer, func, insert, select, update
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from hub_server.database import Base, now, table_of
@@ -34,7 +34,7 @@ class JournalEvent(Base):
     __tablename__ = "journal"
 
     serial: Mapped[int] = mapped_column(Serial, primary_key=True, autoincrement=False)
-    at: Mapped[dt.datetime]
+    at: Mapped[dt.datetime] = mapped_column(index=True)
     action: Mapped[str] = mapped_column(index=True)
     actor: Mapped[str | None]
     token_id: Mapped[str | None]
@@ -96,6 +96,11 @@ def record(
 _STATE = table_of(HubState)
 _STEP = update(_STATE).values(serial=_STATE.c.serial + 1).returning(_STATE.c.serial)
 _APPEND = insert(table_of(JournalEvent))
+
+
+def serial_before(session: Session, moment: dt.datetime) -> int:
+    """The serial of the last change before a moment; 0 if there was none."""
+    return session.scalar(select(func.max(JournalEvent.serial)).where(JournalEvent.at < moment)) or 0
 
 
 def current_serial(session: Session) -> int:

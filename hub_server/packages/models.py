@@ -44,7 +44,10 @@ class Project(Base):
 
 
 class Release(Base):
-    """One version of a project. `version` is canonical (PEP 440); `facts` is what its wheel says."""
+    """One version of a project. `version` is the key, one text for equal versions; `given_version` is what is shown.
+
+    `facts` is what the wheel says (FileFacts); it does not change once there is a wheel.
+    """
 
     __tablename__ = "releases"
     __table_args__ = (UniqueConstraint("project_id", "version"),)
@@ -69,6 +72,11 @@ class Release(Base):
 
     project: Mapped[Project] = relationship(back_populates="releases", lazy="joined")
     files: Mapped[list[File]] = relationship(back_populates="release")
+
+    @property
+    def shown(self) -> str:
+        """The version as it is shown and stands in ids and file names."""
+        return self.given_version
 
 
 class File(Base):

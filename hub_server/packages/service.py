@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from sqlalchemy import select
-from sqlalchemy.orm import Session
+import fnmatch
+from collections.abc import Iterable
+from difflib import get_close_matches
 
-from hub_server.accounts.models import Owner
+from packaging.version import Version
+from sqlalchemy import ColumnElement, and_, false, or_, select, true
+from sqlalchemy.orm import Session, selectinload
+
+from hub_server.accounts.models import Membership, Owner
 from hub_server.accounts.service import Principal, may
 from hub_server.packages.models import Project, Release
 from hub_server.problems import NotFound
+from verifiers.hub.package.names import canonical_version, normalise
+from verifiers.hub.package.refusal import RefusedError
+
+NEAR = 3
+"""Near misses that a message names."""
 
 
 def project_of(session: Session, owner: str, name: str, *, lock: bool = False) -> Project | None:
@@ -24,16 +34,76 @@ def is_visible(session: Session, project: Project, principal: Principal | None) 
 
 def visible_project(session: Session, owner: str, name: str, principal: Principal | None) -> Project:
     """The project, if the caller may know of it. NotFound alike for one that is absent and one that is hidden."""
-    project = project_of(session, owner, name)
+    try:
+        project = project_of(session, owner, normalise(name))
+    except RefusedError:
+        project = None
     if project is None or not is_visible(session, project, principal):
-        raise NotFound(f"there is no project {owner}/{name}")
+        near = near_projects(session, owner, name, principal)
+        hint = f"Did you mean {' or '.join(near)}?" if near else None
+        raise NotFound(f"there is no project {owner}/{name}", hint=hint)
     return project
 
 
+def visible_where(session: Session, principal: Principal | None) -> ColumnElement[bool]:
+    """The same as a condition of a query on Project."""
+    if principal is None or not principal.allows("read"):
+        return Project.visibility == "public"
+    mine: ColumnElement[bool] = true()
+    if "admin" not in principal.scopes:
+        joined = select(Membership.organisation_id).where(Membership.user_id == principal.owner_id)
+        mine = or_(Project.owner_id == principal.owner_id, Project.owner_id.in_(joined))
+    if principal.patterns:
+        private = select(Project.id, Owner.slug, Project.name).join(Owner, Project.owner_id == Owner.id)
+        rows = session.execute(private.where(Project.visibility == "private", mine))
+        ids = [id for id, slug, name in rows if _matches(f"{slug}/{name}", principal.patterns)]
+        mine = Project.id.in_(ids) if ids else false()
+    return or_(Project.visibility == "public", and_(Project.visibility == "private", mine))
+
+
+def _matches(id: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatch.fnmatchcase(id, pattern) for pattern in patterns)
+
+
+def near_projects(session: Session, owner: str, name: str, principal: Principal | None) -> list[str]:
+    """Ids that may have been meant: others' projects of the name, and what the owner has with a similar one."""
+    seen = visible_where(session, principal)
+    query = select(Owner.slug, Project.name).join(Owner, Project.owner_id == Owner.id).where(seen)
+    same = session.execute(query.where(Project.name == name, Owner.slug != owner).order_by(Owner.slug).limit(NEAR))
+    theirs = session.execute(query.where(Owner.slug == owner).order_by(Project.name).limit(1000))
+    similar = get_close_matches(name, [row.name for row in theirs], n=NEAR)
+    return [*(f"{owner}/{one}" for one in similar), *(f"{row.slug}/{row.name}" for row in same)][:NEAR]
+
+
 def release_of(session: Session, project: Project, version: str) -> Release:
-    """A release that is not deleted, by its canonical version. NotFound if there is none."""
-    query = select(Release).where(Release.project_id == project.id, Release.version == version)
-    release = session.scalar(query)
+    """A release that is not deleted, by any spelling of its version. NotFound if there is none."""
+    try:
+        key = canonical_version(version)
+    except RefusedError:
+        key = ""
+    query = select(Release).where(Release.project_id == project.id, Release.version == key)
+    release = session.scalar(query.options(selectinload(Release.files)))
     if release is None or release.deleted_at is not None:
-        raise NotFound(f"{project.owner.slug}/{project.name} has no release {version}")
+        raise NotFound(f"{project.owner.slug}/{project.name} has no release {version}", hint=_versions_hint(project))
     return release
+
+
+def _versions_hint(project: Project) -> str:
+    return f"hub versions {project.owner.slug}/{project.name} lists them."
+
+
+def releases_of(session: Session, project: Project) -> list[Release]:
+    """The releases that are not deleted, with their files, newest first (PEP 440)."""
+    query = select(Release).where(Release.project_id == project.id, Release.deleted_at.is_(None))
+    found = session.scalars(query.options(selectinload(Release.files)))
+    return sorted(found, key=lambda release: Version(release.shown), reverse=True)
+
+
+def latest_of(releases: Iterable[Release]) -> Release | None:
+    """What an unpinned id means: the highest final release that is not yanked, else the highest pre-release."""
+    offered = [release for release in releases if release.yanked_at is None and release.deleted_at is None]
+    return max(offered, key=lambda release: _rank(Version(release.shown)), default=None)
+
+
+def _rank(version: Version) -> tuple[bool, Version]:
+    return not version.is_prerelease, version

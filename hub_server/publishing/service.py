@@ -262,8 +262,10 @@ def _add(
 
 def describe(told: dict[str, Any], warnings: Sequence[str], new: Sequence[FileFacts]) -> dict[str, Any]:
     """What a release says of itself, as columns: what its first wheel says, and of needs and hub packages its source
-    archive. `told` and `warnings` are what it said before."""
+    archive. `told` and `warnings` are what it said before. A release that had its wheel before needs the same hub
+    packages for ever: resolution as of an older serial stands on that."""
     columns: dict[str, Any] = {}
+    of_source = ("needs",) if told.get("kind") == "wheel" else _OF_SOURCE
     remarks = list(warnings)
     for one in sorted(new, key=lambda facts: facts.kind != "wheel"):
         mine = one.to_dict()
@@ -272,7 +274,7 @@ def describe(told: dict[str, Any], warnings: Sequence[str], new: Sequence[FileFa
             told = {name: value for name, value in mine.items() if name not in _ELSEWHERE} | kept
             columns = {name: mine[name] for name in ("summary", "requires_python", "readme", "readme_type")}
         elif one.kind == "sdist":
-            told = told | {name: mine[name] for name in _OF_SOURCE if mine[name]}
+            told = told | {name: mine[name] for name in of_source if mine[name]}
         remarks += [f"{remark.code}: {remark.message}" for remark in one.warnings]
     return {**columns, "facts": told, "warnings": list(dict.fromkeys(remarks))}
 

@@ -6,9 +6,9 @@ Unknown fields are kept out of nothing: a newer hub may say more than an older c
 from __future__ import annotations
 
 import datetime as dt
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import AwareDatetime, BaseModel, Field
 
 Scope = Literal["read", "publish", "publish:new", "yank", "results", "admin"]
 Role = Literal["reader", "publisher", "admin"]
@@ -201,13 +201,21 @@ class ReleaseInfo(BaseModel):
     requires_python: str | None = None
     digest: str | None = None
     yanked: Yank | None = None
+    index_url: str | None = None
+    status: Status = "active"  # of the project
+    status_reason: str | None = None
     files: list[FileInfo] = []
     facts: dict[str, Any] = {}
     warnings: list[str] = []
+    readme: str | None = None
+    readme_type: str | None = None
 
 
 class ProjectInfo(BaseModel):
-    """A project and its versions, newest first (PEP 440). `latest` is the one that an unpinned id means."""
+    """A project and its versions, newest first (PEP 440). `latest` is the one that an unpinned id means.
+
+    Its releases are without files, facts and README, which each release's own record has.
+    """
 
     owner: str
     name: str
@@ -216,6 +224,7 @@ class ProjectInfo(BaseModel):
     status_reason: str | None = None
     latest: str | None = None
     serial: int = 0
+    index_url: str | None = None
     releases: list[ReleaseInfo] = []
 
 
@@ -312,9 +321,9 @@ class Published(BaseModel):
 class ResolveRequest(BaseModel):
     """Ids with constraints (`owner/name`, `owner/name@1.2`, `owner/name>=1.2,<2`), as of a serial or a moment."""
 
-    requirements: list[str] = Field(min_length=1, max_length=200)
+    requirements: list[Annotated[str, Field(max_length=300)]] = Field(min_length=1, max_length=200)
     serial: int | None = Field(None, ge=0)
-    before: dt.datetime | None = None
+    before: AwareDatetime | None = None
     prereleases: bool = False
     python: str | None = None  # a version such as 3.11: releases that need another are passed over
 

@@ -39,6 +39,7 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("serial", name=op.f("pk_journal")),
     )
     with op.batch_alter_table("journal", schema=None) as batch_op:
+        batch_op.create_index(batch_op.f("ix_journal_at"), ["at"], unique=False)
         batch_op.create_index(batch_op.f("ix_journal_action"), ["action"], unique=False)
         batch_op.create_index(batch_op.f("ix_journal_owner"), ["owner"], unique=False)
         batch_op.create_index(batch_op.f("ix_journal_project_id"), ["project_id"], unique=False)
@@ -247,6 +248,7 @@ def downgrade() -> None:
         batch_op.drop_index(batch_op.f("ix_journal_project_id"))
         batch_op.drop_index(batch_op.f("ix_journal_owner"))
         batch_op.drop_index(batch_op.f("ix_journal_action"))
+        batch_op.drop_index(batch_op.f("ix_journal_at"))
 
     op.drop_table("journal")
     op.drop_table("hub_state")

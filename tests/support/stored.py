@@ -1,0 +1,159 @@
+"""Projects and releases put into a hub's database directly, for tests of what reads them.
+
+    store = Store(database, storage)
+    store.owner("alice")
+    store.release("alice/my-env", "1.2", needs=["bob/base>=1"])      # wheel in the storage, rows, a journal event
+    store.yank("alice/my-env", "1.2", "wrong reward")
+
+What goes through the upload routes is tested with these; here every state can be had at once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from sqlalchemy import select
+
+from hub_server.accounts.models import Membership, Owner
+from hub_server.accounts.service import Principal, create_owner
+from hub_server.database import Database, now
+from hub_server.journal import record
+from hub_server.packages.events import DELETE, PUBLISH, STATUS, UNYANK, VISIBILITY, YANK
+from hub_server.packages.models import File, Project, Release
+from hub_server.packages.service import project_of
+from hub_server.storage import FolderStorage, Storage
+from tests.support.archives import make_wheel, module_name, wheel_name
+from tests.support.hub import LiveHub
+from verifiers.hub.package.names import canonical_version, normal_version
+
+
+def principal(owner: Owner, *scopes: str, patterns: tuple[str, ...] = ()) -> Principal:
+    """Who asks, with a token of these scopes (`read` if none is named)."""
+    return Principal(owner.id, owner.slug, "token", frozenset(scopes or ("read",)), patterns)
+
+
+@contextmanager
+def stored(hub: LiveHub) -> Iterator[Store]:
+    """What writes into the database and the storage of a running hub."""
+    url = hub.settings.get("HUB_DATABASE_URL") or f"sqlite:///{hub.data / 'hub.sqlite3'}"
+    database = Database(url, 1)
+    try:
+        yield Store(database, FolderStorage(hub.data))
+    finally:
+        database.close()
+
+
+class Store:
+    """Writes to one database, and to a storage where one is given."""
+
+    def __init__(self, database: Database, storage: Storage | None = None) -> None:
+        self.database = database
+        self.storage = storage
+
+    def owner(self, slug: str, kind: str = "user") -> Owner:
+        """The owner, made if need be."""
+        with self.database.write() as session:
+            found = session.scalar(select(Owner).where(Owner.slug == slug))
+            return found or create_owner(session, slug, kind)
+
+    def member(self, organisation: str, user: str, role: str = "reader") -> None:
+        """Make a user a member."""
+        made = {"organisation_id": self.owner(organisation).id, "user_id": self.owner(user).id}
+        with self.database.write() as session:
+            session.add(Membership(**made, role=role, created_at=now()))
+
+    def release(
+        self, id: str, version: str = "1.0", *, needs: list[str] | None = None, visibility: str = "public",
+        kind: str = "wheel", files: dict[str, bytes | str] | None = None, summary: str | None = "An environment",
+        requires_python: str | None = ">=3.11", requires_dist: list[str] | None = None,
+        direct_urls: list[str] | None = None, keywords: list[str] | None = None,
+        import_names: list[str] | None = None, facts: dict[str, Any] | None = None, **wheel: Any,
+    ) -> int:  # fmt: skip
+        """Publish one release and return its serial. `facts` are more of them, `wheel` goes to `make_wheel`."""
+        slug, name = id.split("/")
+        owner = self.owner(slug)
+        content = make_wheel(name, version, files, **wheel)
+        filename = wheel_name(name, version) if kind == "wheel" else f"{module_name(name)}-{version}.tar.gz"
+        digest = hashlib.sha256(content).hexdigest()
+        if self.storage is not None:
+            self.storage.put_bytes(content, digest)
+        told = {
+            "requires_dist": requires_dist or [], "direct_urls": direct_urls or [], "hub_dependencies": needs or [],
+            "keywords": keywords or [], "needs": None,
+            "import_names": [module_name(name)] if import_names is None else import_names, **(facts or {}),
+        }  # fmt: skip
+        made = now()
+        with self.database.write() as session:
+            project = project_of(session, slug, name, lock=True)
+            if project is None:
+                project = Project(
+                    owner_id=owner.id, name=name, display_name=name, visibility=visibility, created_at=made
+                )
+                session.add(project)
+                session.flush()
+            row = Release(
+                project_id=project.id, version=canonical_version(version), given_version=normal_version(version),
+                summary=summary, requires_python=requires_python, facts=told, created_at=made, serial=0,
+                readme="# Read me\n", readme_type="text/markdown",
+            )  # fmt: skip
+            session.add(row)
+            session.flush()
+            file = File(
+                project_id=project.id, release_id=row.id, filename=filename, kind=kind, size=len(content),
+                sha256=digest, blake2b_256=hashlib.blake2b(content, digest_size=32).hexdigest(),
+                requires_python=requires_python, uploaded_at=made, serial=0,
+            )  # fmt: skip
+            session.add(file)
+            row.serial = file.serial = self._record(session, PUBLISH, project, row.shown)
+            return row.serial
+
+    def yank(self, id: str, version: str, reason: str = "broken", cause: str = "other") -> int:
+        """Yank one."""
+        with self.database.write() as session:
+            project, release = self._find(session, id, version)
+            release.yanked_at, release.yank_reason, release.yank_class = now(), reason, cause
+            return self._record(session, YANK, project, release.shown, {"reason": reason, "class": cause})
+
+    def unyank(self, id: str, version: str) -> int:
+        """Take it back."""
+        with self.database.write() as session:
+            project, release = self._find(session, id, version)
+            release.yanked_at = release.yank_reason = release.yank_class = None
+            return self._record(session, UNYANK, project, release.shown)
+
+    def delete(self, id: str, version: str) -> int:
+        """Delete one, which leaves a tombstone."""
+        with self.database.write() as session:
+            project, release = self._find(session, id, version)
+            release.deleted_at = now()
+            for file in session.scalars(select(File).where(File.release_id == release.id)):
+                file.deleted_at = release.deleted_at
+            return self._record(session, DELETE, project, release.shown)
+
+    def change(self, id: str, **values: Any) -> int:
+        """Set a project's visibility or status."""
+        action = VISIBILITY if "visibility" in values else STATUS
+        with self.database.write() as session:
+            project = project_of(session, *id.split("/"))
+            assert project is not None
+            for name, value in values.items():
+                setattr(project, name, value)
+            return self._record(session, action, project, None, values)
+
+    def _find(self, session: Any, id: str, version: str) -> tuple[Project, Release]:
+        project = project_of(session, *id.split("/"))
+        assert project is not None
+        key = canonical_version(version)
+        return project, session.scalars(
+            select(Release).where(Release.project_id == project.id, Release.version == key)
+        ).one()
+
+    def _record(self, session: Any, action: str, project: Project, version: str | None, data: Any = None) -> int:
+        owner = session.get(Owner, project.owner_id)
+        return record(
+            session, action, actor=owner.slug, owner=owner.slug, project=project.name, row=project,
+            version=version, data=data,
+        )  # fmt: skip
