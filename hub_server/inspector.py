@@ -127,6 +127,7 @@ class _Process:
     def __init__(self, memory: int) -> None:
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "verifiers.hub.package.worker", str(memory)],
+            env={name: value for name, value in os.environ.items() if not name.startswith("HUB_")},  # no secrets
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             bufsize=0,
