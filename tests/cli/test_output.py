@@ -10,6 +10,7 @@ from verifiers.cli import output as module
 from verifiers.cli.output import Output, error_code, error_object, log_file, run_command, shown
 from verifiers.error_text import LONGEST_TEXT
 from verifiers.errors import ConfigError, EndpointUnavailableError, Error, MissingKeyError
+from verifiers.hub.package.refusal import RefusedError
 from verifiers.settings import LOGGER
 
 
@@ -72,6 +73,12 @@ def test_error_codes_are_class_names():
     assert error_code(MissingKeyError("A")) == "missing-key"
     assert error_code(EndpointUnavailableError("x")) == "endpoint-unavailable"
     assert error_code(Error("x")) == "error"
+
+
+def test_an_error_that_has_a_code_of_its_own_is_told_by_it():
+    """A rule of the hub has the same code everywhere."""
+    assert error_code(RefusedError("file-name", "x")) == "file-name"
+    assert error_code(SystemExit("x")) == "system-exit"
     assert error_object(ConfigError("m", hint="h")) == {
         "code": "config",
         "message": "m",

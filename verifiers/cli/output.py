@@ -71,7 +71,9 @@ def styled(text: str, style: str, stream: TextIO) -> str:
 
 
 def error_code(error: BaseException) -> str:
-    """The stable name of an error in machine output: its class, as in `missing-key`."""
+    """The stable name of an error in machine output: its own code, or its class, as in `missing-key`."""
+    if isinstance(error, Error) and isinstance(code := getattr(error, "code", None), str):
+        return code
     name = type(error).__name__.removesuffix("Error") or "error"
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", name).lower()
 

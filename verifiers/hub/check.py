@@ -97,8 +97,8 @@ def check_wheel(
 
 
 def report_path(wheel: Path) -> Path:
-    """Where the report on a wheel lies."""
-    return wheel.with_suffix(".check.json")
+    """Where the report on a wheel lies: hidden, since twine takes whatever `dist/*` names for a package."""
+    return wheel.with_name(f".{wheel.stem}.check.json")
 
 
 def read_report(wheel: Path) -> CheckReport | None:

@@ -1,5 +1,6 @@
 """Each rule refuses the file that breaks it, and only warns where it says so; sound files tell of themselves."""
 
+import gzip
 import hashlib
 import json
 import sys
@@ -16,6 +17,7 @@ from tests.support.archives import (
     write_sdist,
     write_wheel,
 )
+from tests.support.raw_tar import gzip_bytes
 from tests.support.refused import COMMIT, REFUSED
 from verifiers.hub.package.archive_rules import ARCHIVE_RULES
 from verifiers.hub.package.facts import FileFacts, Needs, Policy
@@ -75,6 +77,17 @@ def test_no_change_of_a_wheel_ends_otherwise_than_with_a_verdict(tmp_path_factor
         whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
     folder = tmp_path_factory.mktemp("changed")
     assert verdict(inspected, folder, bytes(whole), WHEEL) in {"", *RULES}
+
+
+@given(st.data())
+@settings(max_examples=100, deadline=None)
+def test_no_change_of_a_source_archive_ends_otherwise_than_with_a_verdict(tmp_path_factory, data):
+    """The bytes inside the gzip stream are changed: it would catch the others."""
+    whole = bytearray(gzip.decompress(make_sdist()))
+    for _ in range(data.draw(st.integers(1, 4))):
+        whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
+    folder = tmp_path_factory.mktemp("changed")
+    assert verdict(inspected, folder, gzip_bytes(bytes(whole)), sdist_name()) in {"", *RULES}
 
 
 def verdict(call, *arguments, **content):
