@@ -18,6 +18,7 @@ from verifiers.exits import leave
 COMMANDS = {
     "whoami": ("account:whoami", "Who the token acts as, and what it allows."),
     "install": ("install:install", "Install environments of a hub; nothing unrelated is upgraded."),
+    "push": ("push:push", "Build, check and publish an environment."),
     "check": ("check:check", "Try the hub's rules on an environment, and play it from its wheel alone."),
     "serve": ("server:serve", "Run a hub on this machine."),
     "admin": ("server:admin", "Owners, tokens and the SDK's wheel, on the hub's machine."),
