@@ -10,8 +10,9 @@ first writes after others have (SQLite, "Isolation In SQLite").
 from __future__ import annotations
 
 import datetime as dt
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, ClassVar
 
 from sqlalchemy import JSON, Connection, DateTime, Dialect, MetaData, String, Table, create_engine, event
@@ -80,20 +81,27 @@ class Database:
         # Without one it saves BEGIN and ROLLBACK; and psycopg forgets its prepared statements at a ROLLBACK.
         reading = {} if self.is_sqlite else {"isolation_level": "AUTOCOMMIT"}
         self._reading = self.engine.execution_options(**reading)
+        # SQLite's own waiting asks again after ever longer pauses, up to a tenth of a second, and serves nobody in
+        # turn: the threads of one process wait here instead.
+        self._turn: AbstractContextManager[object] = threading.Lock() if self.is_sqlite else nullcontext()
         if self.is_sqlite:
             event.listen(self.engine, "connect", _prepare_sqlite)
             event.listen(self.engine, "begin", _begin_sqlite)
 
     @contextmanager
     def read(self) -> Iterator[Session]:
-        """A session that sees one state of the database and changes nothing."""
+        """A session that changes nothing.
+
+        On SQLite it sees one state of the database, on PostgreSQL each statement sees what was committed when it
+        began: what must be of one moment is read by one statement, or checked against the serial.
+        """
         with Session(self._reading, autoflush=False, expire_on_commit=False) as session:
             yield session
 
     @contextmanager
     def write(self) -> Iterator[Session]:
         """One writing transaction, committed at the end of the block."""
-        with Session(self._writing, expire_on_commit=False) as session, session.begin():
+        with self._turn, Session(self._writing, expire_on_commit=False) as session, session.begin():
             yield session
 
     def close(self) -> None:
