@@ -24,6 +24,7 @@ from hub_server.packages import api as packages
 from hub_server.problems import Problem, Unavailable
 from hub_server.publishing import api as publishing, legacy
 from hub_server.resolution import api as resolution
+from hub_server.search import api as search
 from hub_server.settings import Settings
 from hub_server.simple_index.api import IndexRoute
 from hub_server.storage import StorageError
@@ -55,7 +56,7 @@ def create_app(settings: Settings) -> FastAPI:
     app.add_exception_handler(RequestValidationError, _answer_invalid)
     app.router.routes.insert(0, index)
     # Order matters: what is named comes before `/{owner}/…`.
-    routers = (operations, accounts, legacy, publishing, resolution, packages)
+    routers = (operations, accounts, legacy, publishing, resolution, search, packages)
     for router in (one.router for one in routers):
         app.include_router(router)
     return app

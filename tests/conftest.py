@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, settings
 from tests.support.hub import database_url, hub, postgresql, postgresql_hub, sqlite_hub  # noqa: F401 - fixtures
 from tests.support.installers import current_pip, installers, publishers  # noqa: F401 - fixtures
 from tests.support.object_store import bucket, object_store  # noqa: F401 - fixtures
+from tests.support.stored import empty_database  # noqa: F401 - a fixture
 
 # A deadline would be an assertion on time. In CI the examples are the same on every run, so a red run can be
 # repeated; on a laptop they differ from run to run, so that new ones are found.

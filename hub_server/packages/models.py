@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from typing import Any
 
-from sqlalchemy import BigInteger, CheckConstraint, ForeignKey, UniqueConstraint
+from sqlalchemy import BigInteger, CheckConstraint, ForeignKey, Index, SmallInteger, String, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
 from hub_server.accounts.models import Owner
@@ -102,3 +102,16 @@ class File(Base):
     deleted_at: Mapped[dt.datetime | None]
 
     release: Mapped[Release] = relationship(back_populates="files")
+
+
+class SearchTerm(Base):
+    """A word by which a project is found, and where it stands (terms.py). Compared by code points on any database."""
+
+    __tablename__ = "search_terms"
+    __table_args__ = (Index(None, "place", "term", "project_id"),)
+
+    project_id: Mapped[int] = mapped_column(ForeignKey("projects.id"), primary_key=True)
+    place: Mapped[int] = mapped_column(SmallInteger, primary_key=True)
+    term: Mapped[str] = mapped_column(
+        String().with_variant(String(collation="C"), "postgresql"), primary_key=True
+    )

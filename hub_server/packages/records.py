@@ -66,6 +66,7 @@ def release_info(base: str, project: Project, release: Release) -> ReleaseInfo:
         files=[file_info(base, project, file) for file in offered_files(release)] if is_offered(project) else [],
         facts={name: value for name, value in release.facts.items() if name not in APART},
         warnings=release.warnings, readme=release.readme, readme_type=release.readme_type,
+        check_report=release.check_report,
     )  # fmt: skip
 
 

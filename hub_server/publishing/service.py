@@ -24,6 +24,7 @@ from hub_server.database import now, table_of
 from hub_server.fault_points import reach
 from hub_server.journal import record
 from hub_server.packages.models import File, Project, Release
+from hub_server.packages.terms import add_release, terms_of
 from hub_server.problems import Denied, NotLoggedIn
 from hub_server.publishing.errors import (
     Closed,
@@ -143,6 +144,10 @@ def commit_files(
                 return False
             release = open_release(session, project_id, place.name, new[0].version, {one.kind for one in new})
         _check_room(session, None if fresh else project_id, new, context.settings.max_project_size)
+        if release is None:
+            said = min(new, key=lambda one: one.kind != "wheel")
+            terms = terms_of(place.owner.slug, place.name, said.summary, said.keywords)
+            add_release(session.connection(), project_id, said.version, terms, is_first=fresh)
         if also is not None:
             also(session)
         _add(session, principal, place, project_id, release, new, report)

@@ -11,19 +11,24 @@ What goes through the upload routes is tested with these; here every state can b
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+import itertools
+import shutil
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import pytest
 from sqlalchemy import select
 
 from hub_server.accounts.models import Membership, Owner
 from hub_server.accounts.service import Principal, create_owner
 from hub_server.database import Database, now
 from hub_server.journal import record
+from hub_server.migrations.upgrade import upgrade
 from hub_server.packages.events import DELETE, PUBLISH, STATUS, UNYANK, VISIBILITY, YANK
 from hub_server.packages.models import File, Project, Release
 from hub_server.packages.service import project_of
+from hub_server.packages.terms import add_release, refresh, terms_of
 from hub_server.storage import FolderStorage, Storage
 from tests.support.archives import make_wheel, module_name, wheel_name
 from tests.support.hub import LiveHub
@@ -44,6 +49,25 @@ def stored(hub: LiveHub) -> Iterator[Store]:
         yield Store(database, FolderStorage(hub.data))
     finally:
         database.close()
+
+
+@pytest.fixture(scope="session")
+def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Database]:
+    """A function that opens a fresh database, for laws with many examples: copied, since migrating takes longer."""
+    folder = tmp_path_factory.mktemp("empty")
+    first = Database(f"sqlite:///{folder / 'empty.sqlite3'}")
+    upgrade(first)
+    with first.engine.connect() as connection:
+        connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
+    first.close()
+    made = itertools.count()
+
+    def database() -> Database:
+        path = folder / f"{next(made)}.sqlite3"
+        shutil.copy(folder / "empty.sqlite3", path)
+        return Database(f"sqlite:///{path}", 1)
+
+    return database
 
 
 class Store:
@@ -88,12 +112,15 @@ class Store:
         made = now()
         with self.database.write() as session:
             project = project_of(session, slug, name, lock=True)
+            is_first = project is None
             if project is None:
                 project = Project(
                     owner_id=owner.id, name=name, display_name=name, visibility=visibility, created_at=made
                 )
                 session.add(project)
                 session.flush()
+            terms = terms_of(slug, name, summary, keywords or [])
+            add_release(session.connection(), project.id, version, terms, is_first=is_first)
             row = Release(
                 project_id=project.id, version=canonical_version(version), given_version=normal_version(version),
                 summary=summary, requires_python=requires_python, facts=told, created_at=made, serial=0,
@@ -115,6 +142,7 @@ class Store:
         with self.database.write() as session:
             project, release = self._find(session, id, version)
             release.yanked_at, release.yank_reason, release.yank_class = now(), reason, cause
+            refresh(session, project)
             return self._record(session, YANK, project, release.shown, {"reason": reason, "class": cause})
 
     def unyank(self, id: str, version: str) -> int:
@@ -122,6 +150,7 @@ class Store:
         with self.database.write() as session:
             project, release = self._find(session, id, version)
             release.yanked_at = release.yank_reason = release.yank_class = None
+            refresh(session, project)
             return self._record(session, UNYANK, project, release.shown)
 
     def delete(self, id: str, version: str) -> int:
@@ -131,6 +160,7 @@ class Store:
             release.deleted_at = now()
             for file in session.scalars(select(File).where(File.release_id == release.id)):
                 file.deleted_at = release.deleted_at
+            refresh(session, project)
             return self._record(session, DELETE, project, release.shown)
 
     def change(self, id: str, **values: Any) -> int:

@@ -209,6 +209,7 @@ class ReleaseInfo(BaseModel):
     warnings: list[str] = []
     readme: str | None = None
     readme_type: str | None = None
+    check_report: dict[str, Any] | None = None  # the author's, about the wheel whose sha256 it names
 
 
 class ProjectInfo(BaseModel):
@@ -226,6 +227,25 @@ class ProjectInfo(BaseModel):
     serial: int = 0
     index_url: str | None = None
     releases: list[ReleaseInfo] = []
+
+
+class SearchHit(BaseModel):
+    """A project that a search has found. `summary` is that of its latest release."""
+
+    id: str  # owner/name
+    owner: str
+    name: str
+    visibility: Visibility
+    status: Status = "active"
+    latest: str | None = None
+    summary: str | None = None
+
+
+class SearchAnswer(BaseModel):
+    """One page of hits. `next` goes into `after` for the page that follows; None on the last."""
+
+    hits: list[SearchHit]
+    next: str | None = None
 
 
 class NewFile(BaseModel):

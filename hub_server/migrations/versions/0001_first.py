@@ -214,6 +214,20 @@ def upgrade() -> None:
     with op.batch_alter_table("files", schema=None) as batch_op:
         batch_op.create_index(batch_op.f("ix_files_release_id"), ["release_id"], unique=False)
         batch_op.create_index(batch_op.f("ix_files_sha256"), ["sha256"], unique=False)
+    op.create_table(
+        "search_terms",
+        sa.Column("project_id", sa.Integer(), nullable=False),
+        sa.Column("place", sa.SmallInteger(), nullable=False),
+        sa.Column("term", sa.String().with_variant(sa.String(collation="C"), "postgresql"), nullable=False),
+        sa.ForeignKeyConstraint(
+            ["project_id"], ["projects.id"], name=op.f("fk_search_terms_project_id_projects")
+        ),
+        sa.PrimaryKeyConstraint("project_id", "place", "term", name=op.f("pk_search_terms")),
+    )
+    with op.batch_alter_table("search_terms", schema=None) as batch_op:
+        batch_op.create_index(
+            batch_op.f("ix_search_terms_place_term_project_id"), ["place", "term", "project_id"], unique=False
+        )
     for statement in APPEND_ONLY[op.get_bind().dialect.name]:
         op.execute(sa.text(statement))
     op.execute(sa.text("INSERT INTO hub_state (id, serial) VALUES (1, 0)"))
@@ -221,6 +235,10 @@ def upgrade() -> None:
 
 def downgrade() -> None:
     """Undo."""
+    with op.batch_alter_table("search_terms", schema=None) as batch_op:
+        batch_op.drop_index(batch_op.f("ix_search_terms_place_term_project_id"))
+
+    op.drop_table("search_terms")
     with op.batch_alter_table("files", schema=None) as batch_op:
         batch_op.drop_index(batch_op.f("ix_files_sha256"))
         batch_op.drop_index(batch_op.f("ix_files_release_id"))

@@ -2,7 +2,6 @@
 
 import contextlib
 import datetime as dt
-import shutil
 
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
@@ -237,18 +236,6 @@ requests = st.fixed_dictionaries(
 )
 
 
-@pytest.fixture(scope="module")
-def empty_hub(tmp_path_factory):
-    """The file of a database without projects, to be copied: migrating takes longer than an example."""
-    path = tmp_path_factory.mktemp("law") / "empty.sqlite3"
-    database = Database(f"sqlite:///{path}")
-    upgrade(database)
-    with database.engine.connect() as connection:
-        connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
-    database.close()
-    return path
-
-
 def apply(store, step):
     """One change; what can not be done, such as a version that is there, is passed over."""
     action, id, *rest = step
@@ -273,11 +260,9 @@ def outcome(store, who, request):
 
 @settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(st.lists(steps, max_size=8), st.lists(steps, max_size=8), requests, st.randoms())
-def test_an_answer_as_of_a_serial_never_changes(empty_hub, before, after, request, random):
+def test_an_answer_as_of_a_serial_never_changes(empty_database, before, after, request, random):
     """Not by order or repetition, nor by what is published, yanked or hidden later: byte for byte the same."""
-    path = empty_hub.with_name("law.sqlite3")
-    shutil.copy(empty_hub, path)
-    database = Database(f"sqlite:///{path}")
+    database = empty_database()
     try:
         store = Store(database)
         who = principal(store.owner("root"), "admin")

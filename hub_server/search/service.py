@@ -1,0 +1,144 @@
+"""Search: the projects whose words begin with all words of a question.
+
+The hits come as streams, one after another: whole names that begin with the whole question, then whole names, words of
+names, owners, keywords and summaries that begin with its longest word, each by word and age. All are ranges of one
+index, so a page is read without sorting, and a cursor is the place in it where the page ended.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from sqlalchemy import ColumnElement, and_, exists, or_, select
+from sqlalchemy.orm import InstrumentedAttribute, Session, aliased
+
+from hub_server.accounts.service import Principal
+from hub_server.packages.models import Project, Release, SearchTerm
+from hub_server.packages.service import latest_of, visible_where
+from hub_server.packages.terms import NAME, PLACES, words
+from hub_server.search.errors import BadCursor
+from verifiers.hub.schema import SearchAnswer, SearchHit
+
+MAX_WORDS = 8
+_BEYOND = "\U0010ffff"
+"""After every character of a word."""
+
+
+class Position(NamedTuple):
+    """Where a page ended: which stream, and the last word and project of it."""
+
+    stream: int
+    term: str
+    project_id: int
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is looked for. `whole` is all words as a name would have them, `main` the word that picks the rows."""
+
+    whole: str
+    main: str
+    others: tuple[str, ...]
+
+    def streams(self) -> list[tuple[int, str]]:
+        """Place and beginning of what to look for, best first."""
+        by_main = [(place, self.main) for place in PLACES]
+        return [(NAME, self.whole), *by_main] if self.others else by_main if self.main else [(NAME, "")]
+
+
+def read_question(text: str) -> Question:
+    """The words of a question. The longest picks the rows: it is likely the rarest, and always the same."""
+    found = list(dict.fromkeys(words(text)))[:MAX_WORDS]
+    main = max(found, key=len, default="")
+    return Question("-".join(found), main, tuple(word for word in found if word != main))
+
+
+def search(
+    session: Session, text: str, principal: Principal | None, limit: int, after: str | None
+) -> SearchAnswer:
+    """One page of what the caller may see."""
+    question = read_question(text)
+    streams = question.streams()
+    start = Position(0, "", 0) if after is None else _read_cursor(after, len(streams))
+    seen = visible_where(session, principal)
+    found: list[Position] = []
+    for number in range(start.stream, len(streams)):
+        begin = start if number == start.stream else Position(number, "", 0)
+        found += _read(session, question, number, begin, seen, limit + 1 - len(found))
+        if len(found) > limit:
+            break
+    page = found[:limit]
+    following = _cursor(page[-1]) if len(found) > limit else None
+    return SearchAnswer(hits=_hits(session, [position.project_id for position in page]), next=following)
+
+
+def _read(
+    session: Session, question: Question, number: int, begin: Position, seen: ColumnElement[bool], limit: int
+) -> list[Position]:
+    """Up to `limit` rows of one stream after a position, without what an earlier stream has."""
+    streams = question.streams()
+    place, beginning = streams[number]
+    term, other = SearchTerm, aliased(SearchTerm)
+    same = other.project_id == term.project_id
+    earlier = [
+        exists().where(same, other.place == before, _begins(other.term, text)) for before, text in streams[:number]
+    ]
+    # A project may have several words with this beginning in one place: its first counts.
+    earlier.append(exists().where(same, other.place == place, _begins(other.term, beginning), other.term < term.term))
+    others = [exists().where(same, _begins(other.term, word)) for word in question.others]
+    query = (
+        select(term.term, term.project_id)
+        .join(Project, Project.id == term.project_id)
+        .where(term.place == place, _begins(term.term, beginning), seen, *others, *(~one for one in earlier))
+        .order_by(term.term, term.project_id)
+        .limit(limit)
+    )
+    if begin.term:
+        query = query.where(
+            term.term >= begin.term,  # said apart: a range that every database finds in the index
+            or_(term.term > begin.term, and_(term.term == begin.term, term.project_id > begin.project_id)),
+        )
+    return [Position(number, row.term, row.project_id) for row in session.execute(query)]
+
+
+def _begins(column: InstrumentedAttribute[str], beginning: str) -> ColumnElement[bool]:
+    return and_(column >= beginning, column < beginning + _BEYOND)
+
+
+def _hits(session: Session, ids: Sequence[int]) -> list[SearchHit]:
+    projects = {one.id: one for one in session.scalars(select(Project).where(Project.id.in_(ids)))}
+    query = select(Release).where(Release.project_id.in_(ids), Release.deleted_at.is_(None))
+    releases: dict[int, list[Release]] = defaultdict(list)
+    for release in session.scalars(query):
+        releases[release.project_id].append(release)
+    return [_hit(projects[id], releases[id]) for id in ids]
+
+
+def _hit(project: Project, releases: Sequence[Release]) -> SearchHit:
+    latest = latest_of(releases)
+    return SearchHit(
+        id=f"{project.owner.slug}/{project.name}", owner=project.owner.slug, name=project.name,
+        visibility=project.visibility, status=project.status,
+        latest=latest.shown if latest else None, summary=latest.summary if latest else None,
+    )  # fmt: skip
+
+
+def _cursor(position: Position) -> str:
+    return base64.urlsafe_b64encode(json.dumps(position).encode()).rstrip(b"=").decode()
+
+
+def _read_cursor(text: str, streams: int) -> Position:
+    try:
+        stream, term, project_id = json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
+    except (ValueError, TypeError, binascii.Error):
+        raise BadCursor("after is no cursor of this search") from None
+    right = isinstance(stream, int) and isinstance(term, str) and isinstance(project_id, int)
+    if not right or not 0 <= stream < streams or "\0" in term or not 0 <= project_id < 2**31:
+        raise BadCursor("after is no cursor of this search")
+    return Position(stream, term, project_id)
