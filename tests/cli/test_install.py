@@ -81,7 +81,8 @@ def test_a_repository_is_installed_from_its_branch(uv):
     ("arguments", "code", "message"),
     [
         (["toyy"], 1, "Did you mean 'toy'?"),
-        (["owner/toy@1.0"], 1, "an id of a hub"),
+        (["owner/toy@1.0"], 2, "VF_HUB_URL"),
+        (["toy@1.0"], 1, "OWNER/NAME@VERSION"),
         (["toy", "-r"], 2, "no repository was named"),
         ([], 2, "--help"),
         (["toy", "--pth", "x"], 2, "Did you mean --path?"),

@@ -11,13 +11,18 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 from cyclopts import App, CycloptsError, Group, Parameter
 
 from verifiers.cli.output import Output, run_command, with_standard_streams
 from verifiers.errors import ConfigError, ExitCode
 from verifiers.exits import leave
+from verifiers.hub.ids import is_hub_id
+
+if TYPE_CHECKING:
+    from verifiers.evals.config import Prepare
+    from verifiers.evals.lookup import FoundEnvironment
 
 TASKS = Group("What is played", sort_key=1)
 MODEL = Group("Which model", sort_key=2)
@@ -44,6 +49,9 @@ class EvalFlags:
     )
     env_dir_path: Annotated[
         str | None, _flag(None, TASKS, "Folder of local environments [./environments].")
+    ] = None
+    hub_url: Annotated[
+        str | None, _flag(None, TASKS, "Hub of ids with an owner [VF_HUB_URL, or the settings].")
     ] = None
     num_examples: Annotated[int | None, _flag("-n", TASKS, "Tasks to play, -1 for all [5].")] = None
     rollouts_per_example: Annotated[int | None, _flag("-r", TASKS, "Rollouts of each task [3].")] = None
@@ -205,6 +213,7 @@ app = App(
         "Evaluate a model on environments: play tasks, score them, save every rollout.\n\n"
         "  vf-eval arithmetic -m local          the embedded model, no key needed\n"
         "  vf-eval gsm8k -m MODEL -b URL -n 20  any OpenAI-compatible endpoint\n"
+        "  vf-eval alice/demo@0.1.0 -m MODEL    a release of a hub, installed if it is not there\n"
         "  vf-eval nightly.toml                 several evaluations from a file\n"
         "  vf-eval --resume PATH                continue an interrupted run\n"
         "  vf-eval --rescore PATH               score a run again after a change of the rubric"
@@ -257,12 +266,12 @@ def _command(arguments: list[str], output: Output) -> ExitCode:
     from verifiers.cli.session import dry_run, evaluate  # loads pydantic and the engine
     from verifiers.evals.config import resolve
 
-    settings = _settings(flags, output)
+    settings, prepare = _settings(flags, output), _preparer(flags, output)
     if flags.rescore is not None:
         from verifiers.cli.rescore import run as run_rescoring
 
-        return run_rescoring(request.environments, settings, flags, arguments, output)
-    evaluations = resolve(_targets(request), settings)
+        return run_rescoring(request.environments, settings, flags, arguments, output, prepare)
+    evaluations = resolve(_targets(request), settings, prepare)
     if len(evaluations) > 1 and isinstance(settings.get("resume"), str):
         raise ConfigError(
             "--resume PATH continues one run, and several are asked for", hint="Leave out the path."
@@ -270,6 +279,20 @@ def _command(arguments: list[str], output: Output) -> ExitCode:
     if flags.dry_run:
         return dry_run(evaluations, output)
     return evaluate(evaluations, flags, arguments, output)
+
+
+def _preparer(flags: EvalFlags, output: Output) -> Prepare:
+    """What gets environments from the hub. It is loaded for an id with an owner only."""
+
+    def prepare(env_id: str, isolated: bool) -> FoundEnvironment | None:
+        if not is_hub_id(env_id):
+            return None
+        from verifiers.hub.prepare import Preparer
+
+        preparer = Preparer(flags.hub_url, bool(flags.dry_run), output.confirm, output.note, output.warning)
+        return preparer(env_id, isolated)
+
+    return prepare
 
 
 def _parsed(arguments: list[str]) -> Request | None:
@@ -319,7 +342,7 @@ def _settings(flags: EvalFlags, output: Output) -> dict[str, Any]:
     from verifiers.evals.values import amounts, json_table, parse_text
 
     given = flags.given()
-    for name in ("json", "dry_run", "force", "save_every", "max_concurrent_scoring", "rescore"):
+    for name in ("json", "dry_run", "force", "save_every", "max_concurrent_scoring", "rescore", "hub_url"):
         given.pop(name, None)
     for name, letter in (("env_args", "-a"), ("extra_env_kwargs", "-x"), ("sampling_args", "-S")):
         if name in given:

@@ -6,6 +6,7 @@ and installed with the pin relaxed if the user agrees.
 
     vf-install my-env                    ./environments/my_env, editable
     vf-install my-env -r --repository https://github.com/me/envs -b main
+    vf-install alice/demo@0.1.0          from a hub, as hub install does
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from cyclopts import App, CycloptsError, Parameter
 
 from verifiers.cli.output import Output, run_command
 from verifiers.errors import ConfigError, EnvironmentNotFoundError, ExitCode, UserError
+from verifiers.hub.ids import is_hub_id, parse_id
 from verifiers.settings import near_misses, read_toml, table_at
 
 PACKAGE = "verifiers"
@@ -48,6 +50,7 @@ class InstallFlags:
     from_repo: Annotated[bool, _flag("-r", "Install from a Git repository, see --repository.")] = False
     repository: Annotated[str | None, _flag(None, "URL of that repository.")] = None
     branch: Annotated[str, _flag("-b", "Branch or tag of that repository.")] = "main"
+    hub_url: Annotated[str | None, _flag(None, "URL of the hub [VF_HUB_URL, or the settings].")] = None
     yes: Annotated[bool, _flag(None, "Agree in advance to relax a pin on another version of verifiers.")] = (
         False
     )
@@ -60,7 +63,8 @@ app = App(
     help=(
         "Install an environment into this Python; nothing that is installed is upgraded.\n\n"
         "  vf-install my-env                      ./environments/my_env, editable\n"
-        "  vf-install my-env -r --repository URL  from a Git repository"
+        "  vf-install my-env -r --repository URL  from a Git repository\n"
+        "  vf-install alice/demo@0.1.0            from a hub, as hub install does"
     ),
     help_format="plaintext",
     version_format="plaintext",
@@ -72,7 +76,7 @@ app = App(
 
 @app.default
 def parse(
-    environment: Annotated[str, Parameter(help="Name of the environment, or its folder.")],
+    environment: Annotated[str, Parameter(help="Name of the environment, its hub id, or its folder.")],
     /,
     *,
     flags: InstallFlags = InstallFlags(),
@@ -99,6 +103,9 @@ def _command(arguments: list[str], output: Output) -> ExitCode:
     if not isinstance(parsed, tuple):  # --help and --version have been answered
         return ExitCode.OK
     environment, flags = parsed
+    if is_hub_id(environment) and not (flags.from_repo or flags.repository):
+        install_from_hub(environment, flags, output)
+        return ExitCode.OK
     if flags.from_repo or flags.repository:
         install(repository_source(environment, flags), [], output)
     else:
@@ -109,15 +116,30 @@ def _command(arguments: list[str], output: Output) -> ExitCode:
     return ExitCode.OK
 
 
+def install_from_hub(environment: str, flags: InstallFlags, output: Output) -> None:
+    """The same as `hub install`."""
+    from verifiers.hub.client import HubClient, hub_url
+    from verifiers.hub.install import Options, install as install_ids
+    from verifiers.hub.target import find_target
+
+    options = Options(
+        agree=lambda question: output.confirm(question, yes=flags.yes), note=output.note, warn=output.warning
+    )
+    with HubClient(hub_url(flags.hub_url)) as hub:
+        done = install_ids(hub, [parse_id(environment)], find_target(None), options)
+    ours = next(one.id for one in done.packages if one.asked)
+    output.event({"event": "installed", "environment": ours})
+    output.result(f"installed {ours}; try it: vf-eval {ours} -m local")
+
+
 def local_folder(environment: str, base: Path) -> Path:
     """The folder of a local environment: a path, or a name below `base`."""
     as_path = Path(environment).expanduser()
     if environment.startswith((".", "/", "~")):
         folder = as_path
-    elif "/" in environment or "@" in environment:
+    elif "@" in environment:
         raise EnvironmentNotFoundError(
-            f"{environment} is an id of a hub, and this version installs from folders and repositories only",
-            hint="Get its source and install the folder: vf-install ./FOLDER",
+            f"{environment} names a version, which is a hub's to choose", hint="Say whose it is: OWNER/NAME@VERSION"
         )
     else:
         folder = base / environment.replace("-", "_")

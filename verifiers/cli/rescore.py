@@ -27,7 +27,7 @@ from verifiers.loops import run_to_end
 
 if TYPE_CHECKING:
     from verifiers.cli.eval import EvalFlags
-    from verifiers.evals.config import Evaluation
+    from verifiers.evals.config import Evaluation, Prepare
     from verifiers.evals.intervals import Estimate
     from verifiers.types.config import EvalConfig
 
@@ -40,6 +40,7 @@ def run(
     flags: EvalFlags,
     arguments: Sequence[str],
     output: Output,
+    prepare: Prepare,
 ) -> ExitCode:
     """Score the run that `flags.rescore` names again. Returns the exit code; errors that end the command come out."""
     source = SavedRun(str(flags.rescore))
@@ -47,7 +48,8 @@ def run(
         raise ConfigError(
             f"{source.path} holds no run: there is no {RESULTS}", hint="Give the path of a run directory."
         )
-    evaluation = resolve_rescoring(source, environments, settings)
+    # It is scored in this process, wherever it was played.
+    evaluation = resolve_rescoring(source, environments, settings, lambda env_id, _: prepare(env_id, False))
     if flags.dry_run:
         return dry_run([evaluation], output)
     with ExitStack() as stack:

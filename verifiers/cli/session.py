@@ -71,7 +71,7 @@ def dry_run(evaluations: Sequence[Evaluation], output: Output) -> ExitCode:
 
 
 def _settings(config: EvalConfig) -> dict[str, Any]:
-    once = {"client_config", "origins", "resume_path", "run_path", "force"}
+    once = {"client_config", "origins", "resume_path", "run_path", "force", "hub_wheels"}
     settings = config.model_dump(exclude=once)
     if not config.model_is_embedded:
         client = config.client_config

@@ -5,10 +5,17 @@
 
 from __future__ import annotations
 
+import base64
+import csv
+import hashlib
+import io
 import json
+import os
 import re
+import tempfile
 from dataclasses import dataclass
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 _FILE_OF_A_HUB = re.compile(
@@ -57,3 +64,27 @@ def noted_digest(told: dict[str, Any]) -> str | None:
     archive = told.get("archive_info") or {}
     digest = (archive.get("hashes") or {}).get("sha256") or str(archive.get("hash", "")).removeprefix("sha256=")
     return str(digest) if digest else None
+
+
+def note_origin(distribution: metadata.Distribution, url: str, sha256: str) -> None:
+    """Write `direct_url.json` of an installed wheel: its address at a hub, and the digest that was verified."""
+    info = next(file for file in distribution.files or [] if file.match("*.dist-info/METADATA"))
+    folder = Path(str(info.locate())).parent
+    told = {"archive_info": {"hash": f"sha256={sha256}", "hashes": {"sha256": sha256}}, "url": url}
+    text = json.dumps(told, sort_keys=True)
+    _replace(folder / "direct_url.json", text)
+    record, place = folder / "RECORD", f"{folder.name}/direct_url.json"
+    rows = [row for row in csv.reader(io.StringIO(record.read_text(encoding="utf-8"))) if row and row[0] != place]
+    digest = base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b"=").decode()
+    lines = io.StringIO()
+    csv.writer(lines, lineterminator="\n").writerows([*rows, [place, f"sha256={digest}", len(text)]])
+    _replace(record, lines.getvalue())
+
+
+def _replace(path: Path, text: str) -> None:
+    """A new file in the place of the old one: files of an installation may be links into an installer's cache."""
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=".new-")
+    with os.fdopen(descriptor, "w", encoding="utf-8", newline="") as file:
+        file.write(text)
+    os.chmod(name, 0o644)
+    os.replace(name, path)

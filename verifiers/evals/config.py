@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -79,16 +79,23 @@ class Evaluation:
     notices: tuple[str, ...]
 
 
-def resolve(targets: Sequence[str], flags: Mapping[str, Any]) -> list[Evaluation]:
+Prepare = Callable[[str, bool], FoundEnvironment | None]
+"""Gets an environment from a hub: its id, and whether it is played in a virtual environment of its own."""
+
+
+def resolve(
+    targets: Sequence[str], flags: Mapping[str, Any], prepare: Prepare | None = None
+) -> list[Evaluation]:
     """The evaluations that a command line asks for. `targets` are environment ids and TOML files.
 
-    `flags` holds only what was given, under the settings' names. ConfigError, EnvironmentNotFoundError and the like
+    `flags` holds only what was given, under the settings' names. `prepare` is asked for each environment first; for
+    what it has none of, `find_environment` is. ConfigError, EnvironmentNotFoundError and the like
     say what is wrong.
     """
     shared = Layer("flag", _named(flags, "the command line"))
     outer, inner = [shared, *_variable_layers()], _project_layers()
     return [
-        _resolve_one([*outer, *layers, *inner], variant)
+        _resolve_one([*outer, *layers, *inner], variant, prepare)
         for target in targets
         for layers, variant in _entries(target)
     ]
@@ -222,12 +229,15 @@ def _crossed(ablation: Mapping[str, Any], where: str) -> Iterator[tuple[dict[str
 # --- one evaluation -------------------------------------------------------------------------------------------
 
 
-def _resolve_one(layers: list[Layer], variant: str) -> Evaluation:
+def _resolve_one(layers: list[Layer], variant: str, prepare: Prepare | None) -> Evaluation:
     user, own_providers = _user_tables()
     early = layered([*layers, user])
     if "env_id" not in early:
         raise ConfigError(f"an entry of {layers[-1].origin} names no environment", hint='Add id = "NAME".')
-    environment = find_environment(early["env_id"].value, _value(early, "env_dir_path", "./environments"))
+    env_id = early["env_id"].value
+    environment = prepare(env_id, bool(_value(early, "isolated"))) if prepare is not None else None
+    if environment is None:
+        environment = find_environment(env_id, _value(early, "env_dir_path", "./environments"))
     layers = [*layers, _environment_layer(environment), user]
     settings = layered(layers)
     model = next((layer for layer in layers if _names_a_model(layer)), Layer("", {}))
@@ -259,6 +269,7 @@ def _resolve_one(layers: list[Layer], variant: str) -> Evaluation:
             "extra_env_kwargs": _extra(layers),
             "sampling_args": _sampling(layers),
             "seed": seed,
+            "hub_wheels": list(environment.hub_wheels),
             "origins": _origins(layers, settings, model.origin),
         }
     )

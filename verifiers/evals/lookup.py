@@ -20,29 +20,38 @@ from pathlib import Path
 from typing import Any
 
 from verifiers.envs.load import module_name, split_id
+from verifiers.envs.origin import hub_origin
 from verifiers.errors import ConfigError, EnvironmentLoadError, EnvironmentNotFoundError
 from verifiers.settings import near_misses, read_toml, table_at
+from verifiers.types.config import HubWheel
 
 
 @dataclass(frozen=True, slots=True)
 class FoundEnvironment:
-    """An environment that can be imported. `defaults` is `[tool.verifiers.eval]` of its own pyproject."""
+    """An environment that can be imported. `defaults` is `[tool.verifiers.eval]` of its own pyproject.
+
+    `hub_wheels` are set for one that is not installed but to be played from its wheel.
+    """
 
     env_id: str
     path: Path
     version: str | None
     local: bool
     defaults: Mapping[str, Any] = field(default_factory=dict)
+    hub_wheels: tuple[HubWheel, ...] = ()
 
     @property
     def described(self) -> str:
         """For one line on screen: name, version and place."""
-        version = f" {self.version}" if self.version else ""
-        return f"{self.env_id}{version} ({'from' if self.local else 'installed:'} {self.path})"
+        version = f" {self.version}" if self.version and "@" not in self.env_id else ""
+        place = "from" if self.local else "a hub's wheel:" if self.hub_wheels else "installed:"
+        return f"{self.env_id}{version} ({place} {self.path})"
 
 
 def find_environment(env_id: str, env_dir: str | Path = "./environments") -> FoundEnvironment:
     """Find `name`, `owner/name[@version]` or a path to an environment's folder, and make it importable.
+
+    Whoever asks a hub for ids with an owner does so before (`verifiers.hub.prepare`): here a folder may stand in.
 
     EnvironmentNotFoundError names what is near; EnvironmentLoadError and ConfigError say what is wrong with a folder
     that was found.
@@ -52,11 +61,12 @@ def find_environment(env_id: str, env_dir: str | Path = "./environments") -> Fou
         if not folder.is_dir():
             raise EnvironmentNotFoundError(f"there is no folder {env_id}")
         return _local(folder.name, folder, None)
-    _, name, version = split_id(env_id)
+    if (release := _installed_release(env_id)) is not None:
+        return release
     folder = Path(env_dir) / module_name(env_id)
     if folder.is_dir():
-        return _local(env_id, folder, version)
-    return _installed(env_id, name, version) or _none(env_id, Path(env_dir))
+        return _local(env_id, folder, split_id(env_id)[2])
+    return find_installed(env_id) or _none(env_id, Path(env_dir))
 
 
 # --- a local folder -------------------------------------------------------------------------------------------
@@ -98,16 +108,36 @@ def _holds(base: Path, module: str) -> bool:
 # --- an installed package -------------------------------------------------------------------------------------
 
 
-def _installed(env_id: str, name: str, wanted: str | None) -> FoundEnvironment | None:
+def _installed_release(env_id: str) -> FoundEnvironment | None:
+    """The installed package, if it is known to be the hub's release of this very id: no folder comes before that."""
+    owner, name, wanted = split_id(env_id)
+    if owner is None or wanted is None:
+        return None
+    try:
+        hub = hub_origin(metadata.distribution(name))
+    except metadata.PackageNotFoundError:
+        return None
+    return find_installed(env_id) if hub is not None and (hub.owner, hub.version) == (owner, wanted) else None
+
+
+def find_installed(env_id: str) -> FoundEnvironment | None:
+    """The installed package of an id, None if there is none. EnvironmentNotFoundError if it is another one's."""
+    owner, name, wanted = split_id(env_id)
     spec = importlib.util.find_spec(module_name(env_id))
     if spec is None:
         return None
     origin = Path(spec.origin) if spec.origin and spec.has_location else None
     try:
-        version: str | None = metadata.version(name)
+        distribution = metadata.distribution(name)
     except metadata.PackageNotFoundError:
-        version = None
-    if wanted is not None and version is not None and version != wanted:
+        return FoundEnvironment(env_id, origin or Path(), None, False, _defaults_beside(origin, name))
+    version, hub = distribution.version, hub_origin(distribution)
+    if owner is not None and hub is not None and hub.owner != owner:
+        raise EnvironmentNotFoundError(
+            f"{env_id} was asked for, but {hub.id} is installed",
+            hint=f"Install the other one in its place: vf-install {env_id}",
+        )
+    if wanted is not None and version != wanted:
         raise EnvironmentNotFoundError(
             f"{env_id} was asked for, but {name} {version} is installed",
             hint=f"Install that version: vf-install {env_id}",
@@ -147,6 +177,8 @@ def _none(env_id: str, env_dir: Path) -> FoundEnvironment:
     start = (
         f"Install it (vf-install {env_id}), name its folder (--env-dir-path), or start it: vf-init {env_id}"
     )
+    if "/" in env_id:
+        start = "If a hub has it, name the hub: --hub-url URL, or export VF_HUB_URL=URL"
     raise EnvironmentNotFoundError(
         f"no environment {env_id!r} {place} or among the installed packages", hint=f"{hint} {start}".strip()
     )

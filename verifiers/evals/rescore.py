@@ -32,7 +32,7 @@ from verifiers.errors import (
     UnsavedStateError,
     as_error,
 )
-from verifiers.evals.config import Evaluation, resolve
+from verifiers.evals.config import Evaluation, Prepare, resolve
 from verifiers.evals.resume import differences
 from verifiers.evals.run import OpenRun, RunCallbacks, RunPlan, stamped
 from verifiers.evals.saved_rollouts import SavedRollouts, SavedTasks
@@ -73,12 +73,14 @@ class RescoreSummary:
     metadata: dict[str, Any]
 
 
-def resolve_rescoring(source: SavedRun, environments: Sequence[str], flags: Mapping[str, Any]) -> Evaluation:
+def resolve_rescoring(
+    source: SavedRun, environments: Sequence[str], flags: Mapping[str, Any], prepare: Prepare | None = None
+) -> Evaluation:
     """The evaluation that a saved run was, with the flags of this call. ConfigError if that can not be told."""
     config = source.path / CONFIG
     saved = source.read_metadata() or {}
     if not environments and config.is_file():
-        evaluations = resolve([str(config)], flags)
+        evaluations = resolve([str(config)], flags, prepare)
     else:
         name = environments[0] if environments else saved.get("env_id")
         if not name:
@@ -88,7 +90,8 @@ def resolve_rescoring(source: SavedRun, environments: Sequence[str], flags: Mapp
             )
         settings = {key: saved[key] for key in _SETTINGS if saved.get(key) is not None}
         arguments = {**settings.pop("env_args", {}), **flags.get("env_args", {})}
-        evaluations = resolve([str(name)], {"model": "unknown", **settings, **flags, "env_args": arguments})
+        flags = {"model": "unknown", **settings, **flags, "env_args": arguments}
+        evaluations = resolve([str(name)], flags, prepare)
     if len(evaluations) != 1 or len(environments) > 1:
         raise ConfigError("--rescore takes one run, of one environment", hint="Name one environment, or none.")
     [evaluation] = evaluations

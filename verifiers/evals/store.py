@@ -349,7 +349,7 @@ def config_file(config: EvalConfig) -> str:
     What belongs to one call only (resuming, forcing, paths of this run) is left out, and so are headers, which may be
     secrets. An endpoint of the registry is written as its first replica, so that the file stands alone.
     """
-    once = {"resume_path", "run_path", "force", "verbose"}
+    once = {"resume_path", "run_path", "force", "verbose", "hub_wheels"}
     settings = config.model_dump(
         exclude={"env_id", "env_args", "client_config", "endpoint_id", "origins", *once}
     )

@@ -146,6 +146,8 @@ async def _isolated(config: EvalConfig, options: EngineOptions) -> tuple[str, di
 def _source(config: EvalConfig) -> Source:
     """What the environment is installed from: its folder, or the installed distribution."""
     name = split_id(config.env_id)[1].replace("_", "-")
+    if config.hub_wheels:
+        return Source(name, hub_wheels=tuple(config.hub_wheels))
     found = find_environment(config.env_id, config.env_dir_path)
     folder = found.path if found.local else _editable(name)
     if folder is None:

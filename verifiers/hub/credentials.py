@@ -28,6 +28,11 @@ def token_for(hub_url: str) -> str | None:
     """The token for a hub, if there is one."""
     if token := os.environ.get(VARIABLE):
         return token
+    return kept_token(hub_url)
+
+
+def kept_token(hub_url: str) -> str | None:
+    """The token that is kept for a hub, whatever the variable says."""
     return _tokens().get(hub_url.rstrip("/"))
 
 

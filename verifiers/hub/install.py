@@ -11,10 +11,6 @@ is; where there is none, the hub's wheel of it is installed, or else the one tha
 from __future__ import annotations
 
 import asyncio
-import csv
-import io
-import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -25,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from verifiers.clients.model_file import cache_dir
+from verifiers.envs.origin import note_origin
 from verifiers.errors import EnvironmentInstallError
 from verifiers.hub.fetch import fetch, fetch_all
 from verifiers.hub.ids import HubId
@@ -61,7 +58,7 @@ def install(hub: HubClient, ids: Sequence[HubId], target: Target, options: Optio
     HubError if the hub does not give them, EnvironmentInstallError if uv does not install them.
     """
     target.check_writable()
-    answer, packages = resolve(hub, ids, Wanted(target.minor, prereleases=options.prereleases))
+    answer, packages = resolve(hub, ids, Wanted(target.version, prereleases=options.prereleases))
     warn_of_yanks(packages, options.warn)
     present = {one.name for one in packages if is_present(target, one)}
     done = Installed(answer.serial, packages, present)
@@ -73,18 +70,18 @@ def install(hub: HubClient, ids: Sequence[HubId], target: Target, options: Optio
         return done
     wheels = fetch_all(hub, [one.file for one in packages], cache_dir())
     refuse_equal_modules([(one.id, modules_of(wheel)) for one, wheel in zip(packages, wheels, strict=True)])
-    overrides = relaxed(packages, target, options.agree)
+    sdk = target.distribution(SDK)
+    ours = sdk.version if sdk is not None else metadata.version(SDK)
+    overrides = relaxed(packages, ours, options.agree)
     lines = [line(one.name, wheel, one.file.sha256) for one, wheel in zip(packages, wheels, strict=True)]
     constraints = [text for one in packages for text in one.release.direct_urls]
-    sdk = target.distribution(SDK)
     if sdk is not None:
         constraints.append(f"{SDK}=={sdk.version}")
-    else:
+    elif any(needs_sdk(one) for one in packages):
         lines.append(_sdk_line(hub, packages[0], options.note))
     pip_install(target, lines, constraints, overrides, dry_run=options.dry_run)
     if not options.dry_run:
-        for one in packages:
-            note_origin(target, one.name, one.file.url, one.file.sha256)
+        note_all(target, [(one.name, one.file.url, one.file.sha256) for one in packages])
     return done
 
 
@@ -139,13 +136,19 @@ def modules_of(wheel: Path) -> set[str]:
     return folders | {top.partition(".")[0] for top in tops if top.endswith((".py", ".so"))}
 
 
-def relaxed(packages: Sequence[Chosen], target: Target, agree: Callable[[str], bool]) -> list[str]:
-    """Overrides for uv: `verifiers` in any version, if a package pins another than there is and the user agrees."""
+def needs_sdk(one: Chosen) -> bool:
+    """Whether a package declares that it needs this one."""
     from packaging.requirements import Requirement
     from packaging.utils import canonicalize_name
 
-    sdk = target.distribution(SDK)
-    ours = sdk.version if sdk is not None else metadata.version(SDK)
+    return any(canonicalize_name(Requirement(text).name) == SDK for text in one.release.requires_dist)
+
+
+def relaxed(packages: Sequence[Chosen], ours: str, agree: Callable[[str], bool]) -> list[str]:
+    """Overrides for uv: `verifiers` in any version, if a package pins another than `ours` and the user agrees."""
+    from packaging.requirements import Requirement
+    from packaging.utils import canonicalize_name
+
     for one in packages:
         for text in one.release.requires_dist:
             wanted = Requirement(text)
@@ -212,35 +215,10 @@ def uv_program() -> str:
 # --- where it came from -------------------------------------------------------------------------------------------
 
 
-def note_origin(target: Target, name: str, url: str, sha256: str) -> None:
-    """Write PEP 610 `direct_url.json` of an installed wheel: the hub's address, and the digest that was verified."""
-    distribution = target.distribution(name)
-    if distribution is None:
-        raise EnvironmentInstallError(f"uv installed {name}, and it is not to be found in {target.prefix}")
-    info = next(file for file in distribution.files or [] if file.match("*.dist-info/METADATA"))
-    folder = Path(str(info.locate())).parent
-    told = {"archive_info": {"hash": f"sha256={sha256}", "hashes": {"sha256": sha256}}, "url": url}
-    text = json.dumps(told, sort_keys=True)
-    _replace(folder / "direct_url.json", text)
-    record = folder / "RECORD"
-    place = f"{folder.name}/direct_url.json"
-    rows = [row for row in csv.reader(io.StringIO(record.read_text(encoding="utf-8"))) if row and row[0] != place]
-    lines = io.StringIO()
-    csv.writer(lines, lineterminator="\n").writerows([*rows, [place, f"sha256={_record_hash(text)}", len(text)]])
-    _replace(record, lines.getvalue())
-
-
-def _record_hash(text: str) -> str:
-    import base64
-    import hashlib
-
-    return base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b"=").decode()
-
-
-def _replace(path: Path, text: str) -> None:
-    """A new file in the place of the old one: files of an installation may be links into uv's cache."""
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=".new-")
-    with os.fdopen(descriptor, "w", encoding="utf-8", newline="") as file:
-        file.write(text)
-    os.chmod(name, 0o644)
-    os.replace(name, path)
+def note_all(target: Target, wheels: Sequence[tuple[str, str, str]]) -> None:
+    """Write down, with what was installed, where it came from: name, address at the hub, digest."""
+    for name, url, sha256 in wheels:
+        distribution = target.distribution(name)
+        if distribution is None:
+            raise EnvironmentInstallError(f"uv installed {name}, and it is not to be found in {target.prefix}")
+        note_origin(distribution, url, sha256)

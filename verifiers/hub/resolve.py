@@ -42,7 +42,7 @@ class Chosen:
     @property
     def id(self) -> str:
         """`owner/name@version`."""
-        return f"{self.release.owner}/{self.release.name}@{self.release.version}"
+        return self.release.id
 
     @property
     def name(self) -> str:

@@ -159,6 +159,17 @@ Endpoints = dict[str, list[EndpointConfig]]
 """The registry: endpoint id to its replicas, which all serve one model."""
 
 
+class HubWheel(BaseModel):
+    """A wheel of a hub, on this machine. `url` is its address there, `sha256` its digest, in hexadecimal."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str
+    path: str
+    url: str
+    sha256: str
+
+
 class EvalConfig(BaseModel):
     """One resolved evaluation: everything that decides what is played and where it is saved.
 
@@ -170,8 +181,9 @@ class EvalConfig(BaseModel):
     much, `run_limit` keeps further rollouts from being started. `run_path` names the run directory exactly;
     otherwise `verifiers.evals.store.run_directory` makes a new one. `resume_path` continues a saved run and `force`
     overrides its refusal to continue under other settings. With `max_retries` 0 nothing is tried again, requests
-    included. `cache` keeps the model's replies, in the folder `cache_dir` if one is given. `origins` says, for people,
-    where each value came from.
+    included. `cache` keeps the model's replies, in the folder `cache_dir` if one is given. `hub_wheels` are those of an
+    environment of a hub and of what it needs from there, for a virtual environment of its own. `origins` says, for
+    people, where each value came from.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -212,6 +224,7 @@ class EvalConfig(BaseModel):
     save_to_hf_hub: bool = False
     hf_hub_dataset_name: str = ""
     verbose: bool = False
+    hub_wheels: list[HubWheel] = Field(default_factory=list)
     origins: dict[str, str] = Field(default_factory=dict)
 
     @property

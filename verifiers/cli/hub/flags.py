@@ -32,6 +32,14 @@ class HubFlags:
 
         return HubClient(hub_url(self.hub_url))
 
+    def client_for(self, url: str) -> HubClient:
+        """A connection to a hub that a file names. `VF_HUB_TOKEN` is for the user's own hub: no file may send it on."""
+        from verifiers.hub.client import HubClient, find_hub_url
+        from verifiers.hub.credentials import kept_token
+
+        own = url == find_hub_url(self.hub_url)
+        return HubClient(url, None if own else kept_token(url) or "")
+
 
 NO_FLAGS = HubFlags()
 """Flags of a call without any; cyclopts wants a default instance."""

@@ -20,6 +20,9 @@ COMMANDS = {
     "install": ("install:install", "Install environments of a hub; nothing unrelated is upgraded."),
     "push": ("push:push", "Build, check and publish an environment."),
     "check": ("check:check", "Try the hub's rules on an environment, and play it from its wheel alone."),
+    "pull": ("install:pull", "Get the source of a release into a folder."),
+    "lock": ("lock:lock", "Write a lock of environments and of everything they need, each file with its digest."),
+    "verify": ("lock:verify", "Compare what is installed, or a lock, with the hub and with the files."),
     "serve": ("server:serve", "Run a hub on this machine."),
     "admin": ("server:admin", "Owners, tokens and the SDK's wheel, on the hub's machine."),
 }

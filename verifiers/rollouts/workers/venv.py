@@ -22,8 +22,10 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 
+from verifiers.envs.origin import note_origin
 from verifiers.errors import EnvironmentInstallError
 from verifiers.rollouts.workers.uv import uv
 from verifiers.rollouts.workers.wheels import Source, our_extras, our_source
@@ -124,6 +126,10 @@ async def _make(home: Path, source: Source, ours: Source, extras: Sequence[str])
     await uv("venv", "--quiet", "--clear", "--python", sys.executable, str(home / "venv"))
     python = str(home / "venv" / "bin" / "python")
     await uv("pip", "sync", "--quiet", "--require-hashes", "--python", python, str(lock))
+    site = next((home / "venv" / "lib").glob("python*/site-packages"))
+    for wheel in source.hub_wheels:
+        distribution = next(iter(metadata.distributions(name=wheel.name, path=[str(site)])))
+        note_origin(distribution, wheel.url, wheel.sha256)
     _write(home / _READY, json.dumps({"made": time.time(), "python": platform.python_version()}))
 
 
@@ -134,7 +140,8 @@ async def _write_lock(home: Path, lock: Path, source: Source, ours: Source, extr
     wanted = sorted({*extras, *our_extras(environment)})
     chosen = f"[{','.join(wanted)}]" if wanted else ""
     this = f"verifiers{chosen} @ {package.as_uri()}"
-    _write(home / "requirements.in", f"{this}\n{source.name} @ {environment.as_uri()}\n")
+    needed = [f"{wheel.name} @ {Path(wheel.path).as_uri()}\n" for wheel in source.hub_wheels[1:]]
+    _write(home / "requirements.in", "".join([f"{this}\n{source.name} @ {environment.as_uri()}\n", *needed]))
     # Whatever version of this package the environment asks for, it gets the one that speaks to it. An override
     # replaces the extras, too.
     _write(home / "overrides.txt", f"{this}\n")

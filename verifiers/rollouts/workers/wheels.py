@@ -22,6 +22,7 @@ from verifiers.envs.provenance import project_digest, tree_digest
 from verifiers.errors import EnvironmentInstallError
 from verifiers.rollouts.workers.uv import uv
 from verifiers.settings import read_toml, table_at
+from verifiers.types.config import HubWheel
 
 _NOT_OF_A_WHEEL = {"INSTALLER", "RECORD", "REQUESTED", "direct_url.json", "uv_cache.json"}
 """What an installer adds to a distribution's metadata folder."""
@@ -32,20 +33,25 @@ _LONG_AGO = (1980, 1, 1, 0, 0, 0)
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What a wheel is made of: the folder of a project, or the installed distribution `name`; `file` is made already.
+    """What a wheel is made of: the folder of a project, or the installed distribution `name`; or it is made already:
+    `file`, or those of a hub.
 
-    parts: what of the folder goes into the wheel, if that is not all of it.
+    parts: what of the folder goes into the wheel, if that is not all of it. hub_wheels: that of `name` first, then
+    those that it needs from the hub.
     """
 
     name: str
     folder: Path | None = None
     parts: tuple[str, ...] = ()
     file: Path | None = None
+    hub_wheels: tuple[HubWheel, ...] = ()
 
     def digest(self) -> str:
         """Changes whenever the wheel would."""
         if self.file is not None:
             return hashlib.sha256(self.file.read_bytes()).hexdigest()
+        if self.hub_wheels:
+            return " ".join(wheel.sha256 for wheel in self.hub_wheels)
         if self.folder is not None:
             return " ".join(str(project_digest(self.folder / part)) for part in self.parts or ("",))
         distribution = _distribution(self.name)
@@ -55,6 +61,8 @@ class Source:
         """Make the wheel in an empty or absent folder. EnvironmentInstallError if that fails."""
         if self.file is not None:
             return self.file.absolute()
+        if self.hub_wheels:
+            return Path(self.hub_wheels[0].path)
         if self.folder is None:
             return _packed(_distribution(self.name), into)
         await uv("build", "--wheel", "--quiet", "--out-dir", str(into), str(self.folder))
