@@ -32,6 +32,11 @@ from verifiers.hub.package.names import canonical_version
 _numbers = itertools.count()
 
 
+def steady(answer: Any) -> dict[str, str]:
+    """The headers of an answer without those that differ for every request."""
+    return {key: value for key, value in answer.headers.items() if key not in ("date", "x-request-id")}
+
+
 class HubRows:
     """The rows and blobs of a running hub. Close it at the end."""
 

@@ -8,6 +8,7 @@ import pytest
 
 from hub_server.database import now
 from tests.support.archives import write_wheel
+from tests.support.hub_rows import steady
 
 JSON = "application/vnd.pypi.simple.v1+json"
 STARTS = ["/simple/", "/{owner}/simple/", "/{owner}/{name}/simple/"]
@@ -141,7 +142,7 @@ def test_absent_names_answer_alike(http, project):
     answers = [http.get(path) for path in paths]
     assert {answer.status_code for answer in answers} == {404}
     assert len({answer.text for answer in answers}) == 1
-    assert len({tuple(sorted(set(answer.headers) - {"date"})) for answer in answers}) == 1
+    assert all(steady(answer) == steady(answers[0]) for answer in answers)
 
 
 def test_an_index_is_not_written_to(http):
@@ -203,7 +204,7 @@ def test_the_compressed_body_is_the_body(http, project):
     assert gzip.decompress(packed) == plain.content
     head = http.head(url, headers={"Accept-Encoding": "identity"})
     assert head.content == b""
-    assert {**head.headers, "date": ""} == {**plain.headers, "date": ""}
+    assert steady(head) == steady(plain)
 
 
 def test_lists_hold_what_there_is(http, rows, project):
