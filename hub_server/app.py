@@ -12,7 +12,7 @@ import structlog
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from sqlalchemy.exc import OperationalError, TimeoutError as NoConnectionError
+from sqlalchemy.exc import DataError, OperationalError, TimeoutError as NoConnectionError
 from starlette.exceptions import HTTPException
 
 from hub_server.accounts import api as accounts
@@ -20,7 +20,7 @@ from hub_server.context import open_context
 from hub_server.operations import api as operations
 from hub_server.operations.metrics import watch_pool
 from hub_server.operations.middleware import Watch, note
-from hub_server.packages import api as packages
+from hub_server.packages import api as packages, manage_api as projects
 from hub_server.problems import Problem, Unavailable
 from hub_server.publishing import api as publishing, legacy
 from hub_server.resolution import api as resolution
@@ -50,13 +50,14 @@ def create_app(settings: Settings) -> FastAPI:
     app.add_middleware(Watch, settings=settings)
     for kind in (OperationalError, NoConnectionError, StorageError):
         app.add_exception_handler(kind, _answer_unavailable)
+    app.add_exception_handler(DataError, _answer_unstorable)
     app.add_exception_handler(Problem, _answer_problem)
     app.add_exception_handler(RefusedError, _answer_refused)
     app.add_exception_handler(HTTPException, _answer_http_error)
     app.add_exception_handler(RequestValidationError, _answer_invalid)
     app.router.routes.insert(0, index)
     # Order matters: what is named comes before `/{owner}/…`.
-    routers = (operations, accounts, legacy, publishing, resolution, search, packages)
+    routers = (operations, accounts, projects, legacy, publishing, resolution, search, packages)
     for router in (one.router for one in routers):
         app.include_router(router)
     return app
@@ -80,6 +81,12 @@ def _answer_refused(request: Request, refused: Exception) -> JSONResponse:
     assert isinstance(refused, RefusedError)
     note(request.scope, code=refused.code)
     return JSONResponse({**refused.to_dict(), "docs": f"docs/reference/hub-rules.md#{refused.code}"}, 400)
+
+
+def _answer_unstorable(request: Request, _error: Exception) -> JSONResponse:
+    """PostgreSQL refuses a value that SQLite takes, such as a text with a NUL character."""
+    problem = Problem("a value of the request is none that the hub can store", code="invalid", hint="Correct it.")
+    return _answer_problem(request, problem)
 
 
 def _answer_http_error(_request: Request, error: Exception) -> JSONResponse:

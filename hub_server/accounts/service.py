@@ -165,3 +165,12 @@ def require(
         what = f"{owner.slug}/{name}" if name else owner.slug
         raise Denied(f"{principal.slug}'s token {principal.token_id} does not allow {scope} on {what}")
     return principal
+
+
+def require_role(
+    session: Session, principal: Principal, scope: str, owner: Owner, role: str = "publisher"
+) -> None:
+    """Denied unless the caller may do this to some project of the owner; to which, `require` decides."""
+    held = role_of(session, principal, owner.id)
+    if not principal.allows(scope) or held is None or ROLES.index(held) < ROLES.index(role):
+        raise Denied(f"{principal.slug}'s token {principal.token_id} does not allow {scope} for {owner.slug}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
 from collections.abc import Iterable
 from difflib import get_close_matches
 
@@ -50,19 +49,15 @@ def visible_where(session: Session, principal: Principal | None) -> ColumnElemen
     if principal is None or not principal.allows("read"):
         return Project.visibility == "public"
     mine: ColumnElement[bool] = true()
-    if "admin" not in principal.scopes:
+    if not principal.site_admin:
         joined = select(Membership.organisation_id).where(Membership.user_id == principal.owner_id)
         mine = or_(Project.owner_id == principal.owner_id, Project.owner_id.in_(joined))
     if principal.patterns:
         private = select(Project.id, Owner.slug, Project.name).join(Owner, Project.owner_id == Owner.id)
         rows = session.execute(private.where(Project.visibility == "private", mine))
-        ids = [id for id, slug, name in rows if _matches(f"{slug}/{name}", principal.patterns)]
+        ids = [id for id, slug, name in rows if principal.allows("read", slug, name)]
         mine = Project.id.in_(ids) if ids else false()
     return or_(Project.visibility == "public", and_(Project.visibility == "private", mine))
-
-
-def _matches(id: str, patterns: Iterable[str]) -> bool:
-    return any(fnmatch.fnmatchcase(id, pattern) for pattern in patterns)
 
 
 def near_projects(session: Session, owner: str, name: str, principal: Principal | None) -> list[str]:

@@ -18,7 +18,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
 from hub_server.accounts.models import Owner
-from hub_server.accounts.service import Principal, require
+from hub_server.accounts.service import Principal, require, require_role
 from hub_server.context import Context
 from hub_server.database import now, table_of
 from hub_server.fault_points import reach
@@ -74,7 +74,7 @@ def find_owner_for(session: Session, principal: Principal | None, slug: str) -> 
     owner = session.scalar(select(Owner).where(Owner.slug == slug))
     if owner is None:
         raise Denied(f"there is no owner {slug[:80]!r} that {principal.slug} may publish for")
-    require(session, principal, "publish", owner)
+    require_role(session, principal, "publish", owner)
     return owner
 
 

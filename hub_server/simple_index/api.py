@@ -65,6 +65,8 @@ class IndexRoute(BaseRoute):
         file = await self.indexes.file(address, asked)
         if not isinstance(file, FileRef):
             await file.send(asked, send)
+        elif not address.sidecar and asked.scope["method"] == "GET" and not await self.indexes.note_download(file):
+            await NO_FILE.send(asked, send)
         elif not address.sidecar:
             await Download(self._storage, file, file.sha256, file.size).answer(asked, receive, send)
         elif file.metadata_sha256 is None:

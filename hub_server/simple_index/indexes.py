@@ -15,6 +15,8 @@ import anyio.to_thread
 from sqlalchemy.orm import Session
 
 from hub_server.context import Context
+from hub_server.database import now
+from hub_server.packages.manage import GRACE, note_download
 from hub_server.simple_index import service
 from hub_server.simple_index.addresses import FileAddress, IndexAddress
 from hub_server.simple_index.cache import Cache
@@ -55,6 +57,7 @@ class Indexes:
         self._plain_names = PlainNames(self.watch)
         self._whole: dict[Form, tuple[int, Page]] = {}
         self._facts: Cache[Any] = Cache(self.watch, FACTS)
+        self._downloaded: set[int] = set()
         self._making: dict[Hashable, asyncio.Task[Any]] = {}
 
     # --- pages ----------------------------------------------------------------------------------------------------
@@ -154,6 +157,17 @@ class Indexes:
             lambda session: service.find_file(session, ref, address.sha256, address.filename),
         )  # fmt: skip
         return NO_FILE if found is None else found
+
+    async def note_download(self, file: FileRef) -> bool:
+        """Note that somebody has a file that its owner might still delete. False if that was done meanwhile."""
+        if now() - file.uploaded_at > GRACE or file.id in self._downloaded:
+            return True
+        if len(self._downloaded) > FACTS:
+            self._downloaded.clear()  # to note one again is harmless
+        is_there = await anyio.to_thread.run_sync(note_download, self._database, file.id)
+        if is_there:
+            self._downloaded.add(file.id)
+        return is_there
 
     async def size_of(self, digest: str) -> int:
         """The bytes of a blob whose size the database does not know. BlobMissing if the storage does not have it."""

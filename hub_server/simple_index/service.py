@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import re
 from collections.abc import Collection, Iterator
 from typing import NamedTuple
@@ -41,6 +42,8 @@ class FileRef(NamedTuple):
     sha256: str
     size: int
     metadata_sha256: str | None
+    id: int
+    uploaded_at: dt.datetime
 
 
 _PROJECT = select(Project.id, Owner.slug, Project.name, Project.visibility, Project.status).join(
@@ -155,7 +158,7 @@ def _declared(session: Session, project: ProjectRef) -> Iterator[tuple[str, str]
 def find_file(session: Session, ref: ProjectRef, sha256: str, filename: str) -> FileRef | None:
     """A file that is offered: not deleted, and its project not in quarantine."""
     query = (
-        select(File.sha256, File.size, File.metadata_sha256)
+        select(File.sha256, File.size, File.metadata_sha256, File.id, File.uploaded_at)
         .join(Release, File.release_id == Release.id)
         .where(
             File.project_id == ref.id, File.filename == filename, File.sha256 == sha256,

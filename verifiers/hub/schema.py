@@ -8,7 +8,10 @@ from __future__ import annotations
 import datetime as dt
 from typing import Annotated, Any, Literal
 
-from pydantic import AwareDatetime, BaseModel, Field
+from pydantic import AwareDatetime, BaseModel, Field, StringConstraints
+
+Line = Annotated[str, StringConstraints(strip_whitespace=True, pattern=r"^[^\x00-\x1f\x7f]*$")]
+"""Text for people, without control characters."""
 
 Scope = Literal["read", "publish", "publish:new", "yank", "results", "admin"]
 Role = Literal["reader", "publisher", "admin"]
@@ -64,7 +67,7 @@ class NewToken(BaseModel):
     """What a token is to be. `owner` is the caller by default. It ends after `days`: 90 by default, or with the token
     that makes it where that is sooner."""
 
-    name: str = Field(min_length=1, max_length=100, pattern=r"^[^\x00-\x1f\x7f]+$")
+    name: Line = Field(min_length=1, max_length=100)
     scopes: list[Scope] = Field(min_length=1, max_length=6)
     patterns: list[str] = Field([], max_length=20)
     days: int | None = Field(None, ge=1, le=3650)
@@ -185,9 +188,45 @@ class FileInfo(BaseModel):
 class Yank(BaseModel):
     """Why a release was withdrawn. Installers pass it over unless it is pinned."""
 
-    reason: str = Field(min_length=1, max_length=2000)
+    reason: Line = Field(min_length=1, max_length=2000)
     cause: YankClass = "other"
     at: dt.datetime | None = None
+
+
+class ReleaseChange(BaseModel):
+    """What has become of a release, with the files that this concerns. `changed`: whether it was otherwise before."""
+
+    id: str  # owner/name@version
+    changed: bool
+    serial: int
+    yanked: Yank | None = None
+    files: list[str] = []
+
+
+class ProjectSettings(BaseModel):
+    """What is to change of a project; what is null stays. A project that is set aside says why."""
+
+    visibility: Visibility | None = None
+    status: Status | None = None
+    status_reason: Line | None = Field(None, max_length=2000)
+
+
+class ProjectChange(BaseModel):
+    """What a project is now. `plain_name`: whether its name means this project in the whole-hub index."""
+
+    id: str  # owner/name
+    changed: bool
+    serial: int
+    visibility: Visibility
+    status: Status
+    status_reason: str | None = None
+    plain_name: bool
+
+
+class NameTransfer(BaseModel):
+    """To which owner's project of the same name the plain name goes."""
+
+    to: str = Field(max_length=100)
 
 
 class ReleaseInfo(BaseModel):
