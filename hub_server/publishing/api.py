@@ -15,6 +15,7 @@ from starlette.requests import ClientDisconnect
 from hub_server.accounts.auth import HubContext, RequiredPrincipal
 from hub_server.accounts.service import Principal
 from hub_server.context import Context
+from hub_server.packages.urls import base_url, index_url
 from hub_server.publishing import sessions
 from hub_server.publishing.models import UploadSession
 from verifiers.hub.schema import NewSession, Published, PublishSession, SessionFileInfo, SessionInfo
@@ -24,12 +25,8 @@ router = APIRouter(prefix="/api/v1/{owner}/{name}/releases", tags=["publishing"]
 BATCH = 1 << 20
 
 
-def _base(request: Request, context: Context) -> str:
-    return (context.settings.public_url or str(request.base_url)).rstrip("/")
-
-
 def _info(request: Request, context: Context, owner: str, upload: UploadSession) -> SessionInfo:
-    place = f"{_base(request, context)}/api/v1/{owner}/{upload.name}/releases/{upload.id}"
+    place = f"{base_url(request, context.settings)}/api/v1/{owner}/{upload.name}/releases/{upload.id}"
     files = [
         SessionFileInfo(
             name=file.filename, size=file.size, sha256=file.sha256, url=f"{place}/{file.filename}",
@@ -129,6 +126,6 @@ def publish(
     return Published(
         id=f"{owner}/{upload.name}@{upload.version}", created=created, digest=wheels[0] if wheels else None,
         visibility="private" if upload.visibility == "private" else "public",
-        index_url=f"{_base(request, context)}/{owner}/{upload.name}/simple/",
+        index_url=index_url(base_url(request, context.settings), owner, upload.name),
         warnings=sessions.warnings_of(context, upload),
     )  # fmt: skip

@@ -68,13 +68,6 @@ class Disagreement(Problem):
     hint = "Build the wheel and the source archive from one folder: hub push does."
 
 
-class HubDependency(Problem):
-    """A declared hub package is missing, not declared twice alike, or clashes with another."""
-
-    code = "hub-dependency"
-    hint = "Correct [tool.verifiers.hub] dependencies in pyproject.toml."
-
-
 class NoSpace(Unavailable):
     """The disk or the database can take nothing now."""
 

@@ -19,6 +19,7 @@ from hub_server.accounts.service import Principal
 from hub_server.context import Context
 from hub_server.fault_points import reach
 from hub_server.publishing import service
+from hub_server.publishing.closure import check_closure
 from hub_server.publishing.errors import Disagreement
 from hub_server.publishing.receive import Upload
 from hub_server.security.rates import spend
@@ -132,6 +133,14 @@ def compare(publication: Publication) -> None:
             raise Disagreement(f"{upload.filename} changed while it was inspected")
 
 
+def check_hub_packages(publication: Publication) -> None:
+    """The hub packages that the files declare are there, and can be installed together."""
+    if not any(facts.hub_dependencies for facts in publication.facts):
+        return
+    with publication.context.database.read() as session:
+        check_closure(session, publication.principal, publication.place, publication.facts)
+
+
 def store(publication: Publication) -> None:
     """Every file, and METADATA of every wheel, is a durable blob."""
     storage = publication.context.storage
@@ -161,6 +170,7 @@ STEPS: list[Callable[[Publication], None]] = [
     check_report,
     inspect_files,
     compare,
+    check_hub_packages,
     store,
     commit,
 ]
