@@ -17,6 +17,7 @@ from verifiers.hub.package.paths import Limits
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 EMPTY = sha256_row("", b"")[1]
+DATA = "demo_env-0.1.0.data"
 WHEEL, SDIST = wheel_name(), sdist_name()
 
 
@@ -95,6 +96,13 @@ FOLDERS = [
     wheel("dist-info", "other-9.dist-info", files={"other-9.dist-info/": b""}),
     wheel("dist-info", "Other-9.DIST-INFO", files={"Other-9.DIST-INFO/x": b""}),
     wheel("dist-info", "there is: demo_env-0.1.0.dist-info", filename=wheel_name(version="0.1.1")),
+    wheel("dist-info", "requests-99.egg-info", files={"requests-99.egg-info/PKG-INFO": b""}),
+    wheel("dist-info", "requests-99.egg-info", files={"requests-99.egg-info": b""}),
+    wheel("data-folder", "over another file of the wheel, demo_env.py", files={f"{DATA}/purelib/demo_env.py": b""}),
+    wheel("data-folder", "over another file", files={f"{DATA}/platlib/Demo_Env.py": b""}),
+    wheel("data-folder", "over another", files={f"{DATA}/platlib/a.py": b"", f"{DATA}/purelib/a.py": b""}),
+    wheel("data-folder", "into the metadata", files={f"{DATA}/purelib/demo_env-0.1.0.dist-info/METADATA": b""}),
+    wheel("data-folder", "into the metadata", files={f"{DATA}/platlib/other-9.egg-info": b""}),
     wheel("data-folder", "must be called demo_env-0.1.0.data", files={"other-9.data/purelib/x.py": b""}),
     wheel("data-folder", "is in none of", files={"demo_env-0.1.0.data/elsewhere/x.py": b""}),
     wheel("data-folder", "is in none of", files={"demo_env-0.1.0.data/purelib": b""}),
@@ -153,6 +161,10 @@ METADATA = [
     metadata("metadata-text", "is not UTF-8", PLAIN + b"\xff"),
     metadata("metadata-text", "holds a NUL", PLAIN + b"\0"),
     metadata("metadata-text", "is larger than", PLAIN + b"#" * (4 << 20)),
+    *(
+        metadata("metadata-text", "a line is no header", PLAIN.replace(b"\n\n", f"{more}\n\n".encode()))
+        for more in ("\nRequires-Dist : evil", "\nnothing", "\rRequires-Dist: evil", "\u2028Requires-Dist: evil")
+    ),
     headers("metadata-version", "there is no Metadata-Version", Metadata_Version=None),
     headers("metadata-version", "'2.0'", Metadata_Version="2.0"),
     headers("metadata-version", "'3.0'", Metadata_Version="3.0"),
@@ -199,6 +211,7 @@ ENVIRONMENTS = [
             ("demo_env-0.1.0.data/purelib/httpx/__init__.py", "the module httpx is one of httpx"),
             ("_yaml.cpython-311-x86_64-linux-gnu.so", "the module _yaml is one of pyyaml"),
             ("distutils/__init__.py", "Python's standard library"),
+            ("sitecustomize.py", "Python's standard library"),
         )
     ),
     wheel("load-module", "holds demo, other", module=None, files={"demo.py": NO_LOADER, "other/a.py": ""}),

@@ -26,6 +26,7 @@ _ONCE = frozenset(
     "metadata-version name version summary requires-python license license-expression description "
     "description-content-type keywords author author-email".split()
 )
+_HEADER = re.compile(r"(?:[!-9;-~]+:|[ \t])[^\r\v\f\x1c-\x1e\x85\u2028\u2029]*\Z")
 _COMMIT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?\Z")
 _HASH = re.compile(r"(?:^|&)sha(?:256=[0-9a-f]{64}|384=[0-9a-f]{96}|512=[0-9a-f]{128})(?:&|\Z)")
 
@@ -46,6 +47,17 @@ def read_metadata(subject: Subject) -> None:
     text = subject.text(member, MAX_METADATA, "metadata-text")
     subject.facts.metadata_text = text
     subject.told, subject.unread = parse_email(text)
+
+
+def check_headers(subject: Subject) -> None:
+    """Every line before the first empty one is a header or continues one, for any reader of such files.
+
+    Readers go on differently after one that is not: what is a requirement to one is description to another.
+    """
+    head = re.split(r"\r?\n\r?\n", subject.facts.metadata_text, maxsplit=1)[0]
+    for line in head.removesuffix("\n").removesuffix("\r").split("\n"):
+        if _HEADER.match(line.removesuffix("\r")) is None:
+            refuse("metadata-text", f"a line is no header: {printable(line)[:80]!r}", member_of(subject))
 
 
 def check_metadata_version(subject: Subject) -> None:
@@ -165,6 +177,7 @@ def read_facts(subject: Subject) -> None:
 
 CHECKS: list[Step] = [
     read_metadata,
+    check_headers,
     check_metadata_version,
     check_fields,
     check_name,

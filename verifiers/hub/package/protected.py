@@ -31,9 +31,9 @@ _OF_EXTRAS = "anthropic keyring mcp ray tomlkit xllamacpp"
 
 _STANDARD_ELSEWHERE = """
 aifc annotationlib asynchat asyncore audioop cgi cgitb chunk compression crypt distutils imghdr imp lib2to3 mailcap
-msilib nis nntplib ossaudiodev pipes smtpd sndhdr spwd sunau telnetlib uu xdrlib
+msilib nis nntplib ossaudiodev pipes sitecustomize smtpd sndhdr spwd sunau telnetlib usercustomize uu xdrlib
 """
-"""Of the standard library from Python 3.11 on, whichever version decides here."""
+"""Of the standard library from Python 3.11 on, whichever version decides here, and what it imports when it starts."""
 
 
 def _modules() -> dict[str, str]:

@@ -114,13 +114,14 @@ _ALL = (
     # --- folders and headers of a wheel ---------------------------------------------------------------------
     Rule(
         "dist-info",
-        "A wheel has one folder `name-version.dist-info`, named exactly as the file.",
+        "A wheel has one folder `name-version.dist-info`, named exactly as the file, and no other such or `.egg-info`.",
         "Build again with a current tool; do not rename or join wheels.",
     ),
     Rule(
         "data-folder",
-        "A folder `….data` is called `name-version.data`, holds only purelib, platlib, headers, scripts and data, "
-        "and puts nothing among the installed modules by another way.",
+        "A folder `….data` is called `name-version.data` and holds only purelib, platlib, headers, scripts and data. It "
+        "puts nothing over the wheel's other files or its metadata, and nothing among modules or programs by way of "
+        "data.",
         "Put the files into the package itself.",
     ),
     Rule("wheel-file", "WHEEL is there and of Wheel-Version 1.x.", "Build again with a current tool."),
@@ -163,7 +164,11 @@ _ALL = (
         "A wheel has METADATA in its dist-info folder, a source archive PKG-INFO at its top.",
         "Build again with a current tool.",
     ),
-    Rule("metadata-text", "Metadata is UTF-8 without NUL, at most 4 MiB.", "Shorten or re-encode the README."),
+    Rule(
+        "metadata-text",
+        "Metadata is UTF-8 without NUL, at most 4 MiB, and each line before the first empty one is a header.",
+        "Shorten or re-encode the README; build with a current tool.",
+    ),
     Rule(
         "metadata-version",
         "Metadata-Version is 1.0 to 1.2 or 2.1 to 2.6; that of a source archive 2.2 or newer.",

@@ -13,6 +13,7 @@ from email.parser import HeaderParser
 from packaging.tags import parse_tag
 
 from verifiers.hub.package.names import MAX_TAGS, WheelName, module_of
+from verifiers.hub.package.paths import fold
 from verifiers.hub.package.protected import owner_of
 from verifiers.hub.package.refusal import printable, refuse
 from verifiers.hub.package.subject import Step, Subject
@@ -29,6 +30,8 @@ _CODE = re.compile(r"\.(?:py|pyc|so|pyd)\Z")
 _NO_DATA = re.compile(
     r"(?:\A|/)(?:site|dist)-packages(?:/|\Z)|\A(?:bin|scripts|lib/python[^/]*)/|\Apyvenv\.cfg\Z", re.IGNORECASE
 )
+_ABOUT = re.compile(r"\.(?:dist|egg)-info\Z", re.IGNORECASE)
+"""Folders that make installers and `importlib.metadata` believe that a distribution is installed."""
 _GROUP = re.compile(r"\w+(?:\.\w+)*\Z")
 _SCRIPT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*\Z")
 _TAKEN = re.compile(r"(?:pythonw?[0-9.]*|pip[0-9.]*|uvx?|activate.*|vf-.*|hub|sandboxd)(?:\.exe)?\Z", re.IGNORECASE)
@@ -43,7 +46,7 @@ _TARGET = re.compile(r"\w+(?:\.\w+)*(?:[ \t]*:[ \t]*\w+(?:\.\w+)*)?(?:[ \t]*\[[\
 def find_dist_info(subject: Subject) -> None:
     """There is one dist-info folder, named as the file."""
     right = f"{module_of(subject.named.name)}-{subject.named.version}.dist-info"
-    found = sorted(top for top in subject.tops if top.lower().endswith(".dist-info"))
+    found = sorted(top for top in subject.tops if _ABOUT.search(top))
     if found != [right]:
         other = next((top for top in found if top != right), None)
         refuse("dist-info", f"{right} must be the one dist-info folder; there is: {', '.join(found) or 'none'}", other)
@@ -150,14 +153,19 @@ def check_scripts(subject: Subject) -> None:
 def find_modules(subject: Subject) -> None:
     """The top-level modules that the wheel brings, and where the files beside other packages' are."""
     data = f"{subject.root.removesuffix('.dist-info')}.data"
+    places: dict[str, str] = {}
     roots = ("", *(f"{data}/{scheme}/" for scheme in SITE_SCHEMES))
     for path in subject.sizes:
         top = path.partition("/")[0]
-        if top == subject.root:
-            continue
         root = "" if top != data else next((root for root in roots[1:] if path.startswith(root)), None)
-        if root is not None:
-            subject.installed[path.removeprefix(root)] = path
+        if root is None or top == subject.root:
+            continue
+        place = path.removeprefix(root)
+        if root and _ABOUT.search(place.partition("/")[0]):
+            refuse("data-folder", "it would be put into the metadata of an installed distribution", path)
+        if fold(place) in places:
+            refuse("data-folder", f"it would be put over another file of the wheel, {places[fold(place)]}", path)
+        places[fold(place)] = subject.installed[place] = path
     code = (path for path in subject.installed if _CODE.search(path))
     modules = {path.partition("/")[0].partition(".")[0] for path in code} - {"__pycache__"}
     subject.facts.import_names = sorted(name for name in modules if name.isidentifier())
