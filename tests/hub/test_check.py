@@ -266,6 +266,35 @@ def test_what_can_not_be_checked_is_told(arguments, tmp_path, monkeypatch, capsy
 
 
 @pytest.mark.slow
+def test_what_an_environment_stands_on_comes_from_its_hub(tmp_path, sqlite_hub, publishers, capsys, monkeypatch):
+    """From the index of that package alone, with the user's token, and first; without a hub the check says so."""
+    owner = sqlite_hub.owner()
+    base = write_wheel(tmp_path, "check-base-env", "1.0", module=MODULE)
+    assert publishers.uv_publish(sqlite_hub.url, owner.token, base).code == 0
+    tool = f'[tool.verifiers.hub]\ndependencies = ["{owner.slug}/check-base-env>=1.0"]\n'
+    headers = {"Requires-Dist": ["verifiers", "check-base-env>=1.0"]}
+    source = "from check_base_env import load_environment\n"
+    wheel = write_wheel(
+        tmp_path, headers=headers, module=source, dist_info={"extra_metadata/pyproject.toml": tool}
+    )
+    sdist = write_sdist(tmp_path, headers=headers, tool=tool)
+    monkeypatch.setenv("VF_HUB_TOKEN", owner.token)
+    files = ["check", str(wheel), "--sdist", str(sdist)]
+    assert hub([*files, "--hub-url", sqlite_hub.url]) == 0, capsys.readouterr()
+    assert "rollouts with a scripted model" in capsys.readouterr().out
+    tool = tool.replace("base-env", "other-env")
+    sdist.write_bytes(make_sdist(headers={"Requires-Dist": ["check-other-env>=1.0"]}, tool=tool))
+    wheel.write_bytes(make_wheel(headers={"Requires-Dist": ["check-other-env>=1.0"]}, module=source))
+    assert hub([*files, "--hub-url", sqlite_hub.url]) == 1
+    out = capsys.readouterr().out
+    assert "check-other-env was not found" in out
+    assert owner.token not in out + report_path(wheel).read_text()
+    monkeypatch.delenv("VF_HUB_URL", raising=False)
+    assert hub(files) == 1
+    assert "no hub was named to install from" in capsys.readouterr().out
+
+
+@pytest.mark.slow
 def test_an_environment_that_leans_on_its_folder_fails_where_only_its_wheel_is(tmp_path, capsys):
     """With the real uv: the sound one plays in a virtual environment of its own, the other one misses its data."""
     sound = project(tmp_path)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import hashlib
+import os
 import platform
 import sysconfig
 import tempfile
@@ -22,13 +23,16 @@ from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
-from verifiers.errors import Error
+from verifiers.errors import ConfigError, EnvironmentInstallError, Error
 from verifiers.hub.build import Built, build
 from verifiers.hub.check_run import PLAYED, run_checks
+from verifiers.hub.credentials import token_for
 from verifiers.hub.package.facts import FileFacts, Policy
 from verifiers.hub.package.inspect import inspect_file
-from verifiers.hub.package.project import check_agreement
+from verifiers.hub.package.names import normalise
+from verifiers.hub.package.project import check_agreement, split_hub_dependency
 from verifiers.hub.package.refusal import RefusedError, refuse
 from verifiers.hub.schema import CheckReport, CheckResult
 from verifiers.rollouts.workers.venv import ensure_venv
@@ -48,6 +52,7 @@ class _Work:
     env_args: Mapping[str, Any]
     seconds: float
     listen: Listen
+    hub_url: str | None
     results: list[CheckResult] = field(default_factory=list)
     facts: FileFacts | None = None
     about: FileFacts | None = None
@@ -78,14 +83,16 @@ def check_wheel(
     env_args: Mapping[str, Any] | None = None,
     seconds: float = SECONDS,
     listen: Listen = _silent,
+    hub_url: str | None = None,
     save: bool = True,
 ) -> CheckReport:
     """Make every check and write the report beside the wheel. `static_only` runs nothing of the environment.
 
     policy: what the hub is told to allow, such as a local version in a private project. env_args: arguments of
-    load_environment. seconds: for all that runs of the environment. listen: hears each result at once.
+    load_environment. seconds: for all that runs of the environment. listen: hears each result at once. hub_url: of the
+    hub that packages of a hub are installed from.
     """
-    work = _Work(built, policy or Policy(), env_args or {}, seconds, listen)
+    work = _Work(built, policy or Policy(), env_args or {}, seconds, listen, hub_url)
     for name, check in STATIC.items():
         _made(work, name, check)
     if not static_only:
@@ -186,10 +193,37 @@ def _play(work: _Work) -> None:
 def _install(work: _Work, home: Path) -> str:
     """The wheel and what it requires, in a virtual environment of its own, with this package as `verifiers`."""
     assert work.facts is not None
-    venv = asyncio.run(ensure_venv(Source(work.facts.name, file=work.built.wheel), home))
+    source = Source(work.facts.name, file=work.built.wheel)
+    token = token_for(work.hub_url) if work.hub_url else None
+    try:
+        venv = asyncio.run(ensure_venv(source, home, environ=_hub_indexes(work, token)))
+    except EnvironmentInstallError as error:
+        said = str(error).replace(token, "****") if token else str(error)  # the report keeps what uv says
+        raise EnvironmentInstallError(said, hint=error.hint) from None
     work.lock = _sha256(venv.lock)
     packages = sum(line[:1].isalnum() for line in venv.lock.read_text().splitlines())
     return f"{packages} packages"
+
+
+def _hub_indexes(work: _Work, token: str | None) -> dict[str, str]:
+    """uv's variable with the package-scoped index of each hub dependency: nothing else is looked for there.
+
+    They come before the user's own indexes, and the first one that knows a name decides.
+    """
+    told = [facts.hub_dependencies for facts in (work.facts, work.about) if facts is not None]
+    wanted = sorted({text for dependencies in told for text in dependencies})
+    if not wanted:
+        return {}
+    if work.hub_url is None:
+        raise ConfigError(
+            f"it stands on {', '.join(wanted)}, and no hub was named to install from",
+            hint="Name it: --hub-url URL, or export VF_HUB_URL=URL",
+        )
+    parts = urlsplit(work.hub_url)
+    base = parts._replace(netloc=f"__token__:{token}@{parts.netloc}").geturl() if token else work.hub_url
+    split = [split_hub_dependency(text) for text in wanted]
+    urls = [f"{base.rstrip('/')}/{owner}/{normalise(one.name)}/simple/" for owner, one in split]
+    return {"UV_INDEX": " ".join([*urls, *os.environ.get("UV_INDEX", "").split()])}
 
 
 # --- the report -------------------------------------------------------------------------------------------------

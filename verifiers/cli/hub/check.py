@@ -31,6 +31,7 @@ class CheckFlags:
     static_only: Annotated[bool, Parameter(help="Only the hub's rules: install and run nothing.", negative="")] = False
     offline: Annotated[bool, Parameter(help="Let uv use only what is in its cache.", negative="")] = False
     private: Annotated[bool, Parameter(help="Check as for a private project.", negative="")] = False
+    hub_url: Annotated[str | None, Parameter(help="URL of the hub [VF_HUB_URL, or the settings].")] = None
     env_args: Annotated[str, Parameter(alias="-a", help="Arguments of load_environment, a JSON object.")] = "{}"
     timeout: Annotated[float, Parameter(help="Seconds that import, load and rollouts may take together.")] = 600.0
     json: Annotated[bool, Parameter(help="The report as one JSON object on stdout.", negative="")] = False
@@ -53,6 +54,7 @@ def check(
     from verifiers.evals.values import json_table
     from verifiers.hub.build import Built, build, project_folder
     from verifiers.hub.check import check_wheel, report_path
+    from verifiers.hub.client import find_hub_url
     from verifiers.hub.package.facts import Policy
 
     if flags.timeout <= 0:
@@ -73,6 +75,7 @@ def check(
         static_only=flags.static_only,
         env_args=env_args,
         seconds=flags.timeout,
+        hub_url=find_hub_url(flags.hub_url),
         listen=lambda result: show(result, output),
     )
     output.event(report.model_dump(mode="json"))

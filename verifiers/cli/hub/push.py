@@ -99,7 +99,7 @@ def _checked(built: Any, plan: Plan, output: Output, *, static_only: bool) -> Ch
 
     report = check_wheel(
         built, policy=Policy(private=plan.visibility == "private"), static_only=static_only,
-        listen=lambda result: show_check(result, output), save=False,
+        hub_url=plan.hub, listen=lambda result: show_check(result, output), save=False,
     )  # fmt: skip
     if not report.passed:
         failed = next(check for check in report.checks if check.status == "failed")

@@ -119,9 +119,9 @@ _ALL = (
     ),
     Rule(
         "data-folder",
-        "A folder `….data` is called `name-version.data` and holds only purelib, platlib, headers, scripts and data. It "
-        "puts nothing over the wheel's other files or its metadata, and nothing among modules or programs by way of "
-        "data.",
+        "A folder `….data` is called `name-version.data` and holds purelib, platlib, headers, scripts and data only. "
+        "It puts nothing over the wheel's other files or its metadata, and nothing among modules or programs by way "
+        "of data.",
         "Put the files into the package itself.",
     ),
     Rule("wheel-file", "WHEEL is there and of Wheel-Version 1.x.", "Build again with a current tool."),

@@ -8,6 +8,7 @@ import logging
 import os
 import signal
 import subprocess
+from collections.abc import Mapping
 
 from verifiers.errors import EnvironmentInstallError
 
@@ -16,8 +17,10 @@ logger = logging.getLogger(__name__)
 _LAST_LINES = 20
 
 
-async def uv(*arguments: str) -> None:
-    """Run uv with the user's own settings and indexes. EnvironmentInstallError with what it said if it fails.
+async def uv(*arguments: str, environ: Mapping[str, str] | None = None) -> None:
+    """Run uv with the user's own settings and indexes, and these variables, which may hold secrets.
+
+    EnvironmentInstallError with what it said if it fails.
 
     Cancellation ends it, and the builds that it started.
     """
@@ -29,6 +32,7 @@ async def uv(*arguments: str) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         start_new_session=True,
+        env={**os.environ, **(environ or {})},
     )
     try:
         output, _ = await process.communicate()

@@ -20,7 +20,7 @@ import os
 import platform
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -63,8 +63,10 @@ async def ensure_venv(
     *,
     extras: Sequence[str] = (),
     on_log: Callable[[str], None] | None = None,
+    environ: Mapping[str, str] | None = None,
 ) -> Venv:
-    """The virtual environment of an environment, made if it is not there. `extras` are those of this package.
+    """The virtual environment of an environment, made if it is not there. `extras` are those of this package,
+    `environ` variables for uv, such as further indexes: they are no part of the key.
 
     EnvironmentInstallError says what failed. Two processes that want the same one wait for each other.
     """
@@ -82,7 +84,7 @@ async def ensure_venv(
         if on_log is not None:
             on_log(f"making a virtual environment for {source.name}, once: {home}")
         began = time.monotonic()
-        await _make(home, source, ours, extras)
+        await _make(home, source, ours, extras, environ)
         logger.info("the virtual environment %s took %.1f s", home, time.monotonic() - began)
     return Venv(home, made=True)
 
@@ -119,13 +121,15 @@ def _try_lock(descriptor: int) -> bool:
     return True
 
 
-async def _make(home: Path, source: Source, ours: Source, extras: Sequence[str]) -> None:
+async def _make(
+    home: Path, source: Source, ours: Source, extras: Sequence[str], environ: Mapping[str, str] | None
+) -> None:
     lock = home / LOCK
     if not lock.is_file():
-        await _write_lock(home, lock, source, ours, extras)
+        await _write_lock(home, lock, source, ours, extras, environ)
     await uv("venv", "--quiet", "--clear", "--python", sys.executable, str(home / "venv"))
     python = str(home / "venv" / "bin" / "python")
-    await uv("pip", "sync", "--quiet", "--require-hashes", "--python", python, str(lock))
+    await uv("pip", "sync", "--quiet", "--require-hashes", "--python", python, str(lock), environ=environ)
     site = next((home / "venv" / "lib").glob("python*/site-packages"))
     for wheel in source.hub_wheels:
         distribution = next(iter(metadata.distributions(name=wheel.name, path=[str(site)])))
@@ -133,7 +137,9 @@ async def _make(home: Path, source: Source, ours: Source, extras: Sequence[str])
     _write(home / _READY, json.dumps({"made": time.time(), "python": platform.python_version()}))
 
 
-async def _write_lock(home: Path, lock: Path, source: Source, ours: Source, extras: Sequence[str]) -> None:
+async def _write_lock(
+    home: Path, lock: Path, source: Source, ours: Source, extras: Sequence[str], environ: Mapping[str, str] | None
+) -> None:
     wheels = home / "wheels"
     environment = await source.wheel(wheels / "environment")
     package = await ours.wheel(wheels / "verifiers")
@@ -149,6 +155,7 @@ async def _write_lock(home: Path, lock: Path, source: Source, ours: Source, extr
         *("pip", "compile", "--quiet", "--generate-hashes", "--no-header", "--python", sys.executable),
         *("--override", str(home / "overrides.txt"), "--output-file", str(home / "lock.new")),
         str(home / "requirements.in"),
+        environ=environ,
     )
     (home / "lock.new").replace(lock)
 
