@@ -74,14 +74,16 @@ def last_file(page: str) -> str:
 # --- wheels -----------------------------------------------------------------------------------------------------
 
 
-def make_wheel(folder: Path, name: str, version: str, padding: int = 0) -> Path:
+def make_wheel(
+    folder: Path, name: str, version: str, padding: int = 0, requires: Sequence[str] = ("verifiers>=0.1.3",)
+) -> Path:
     """A wheel that the hub's checks accept; `padding` bytes of noise make it as large as wanted."""
     module = name.replace("-", "_")
     info = f"{module}-{version}.dist-info"
     files = {
         f"{module}.py": f'"""{version}."""\n\n\ndef load_environment(**kwargs):\n    return None\n',
         f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\nSummary: A benchmark\n"
-        "Requires-Python: >=3.11\nRequires-Dist: verifiers>=0.1.3\n",
+        "Requires-Python: >=3.11\n" + "".join(f"Requires-Dist: {one}\n" for one in requires),
         f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: benchmarks\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
     }
     contents = {path: text.encode() for path, text in files.items()}

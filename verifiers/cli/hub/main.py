@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from cyclopts import App, CycloptsError
+from cyclopts import App, CycloptsError, Parameter
 
 from verifiers.cli.output import Output, run_command, with_standard_streams
 from verifiers.errors import ConfigError, ExitCode
@@ -39,9 +39,9 @@ app = App(
     name="hub",
     help=(
         "Publish environments, pin them, install them.\n\n"
-        "  hub push my-env                     build, check and publish ./environments/my_env\n"
-        "  hub install alice/my-env@0.1.0      into this Python\n"
-        "  hub serve --data ./hub              a hub of your own\n\n"
+        "  hub push my-env                  build, check and publish an environment\n"
+        "  hub install alice/my-env@0.1.0   into this Python\n"
+        "  hub serve --data ./hub           a hub of your own\n\n"
         "The hub is named by --hub-url, VF_HUB_URL, or the settings."
     ),
     help_format="plaintext",
@@ -49,6 +49,8 @@ app = App(
     usage="Usage: hub COMMAND [OPTIONS]",
     version=_version,
     version_flags=["--version"],
+    # A default that is nothing is not shown, and a flag has no --no-… twin.
+    default_parameter=Parameter(negative="", show_default=lambda value: value or None),
 )
 for _name, (_place, _help) in COMMANDS.items():
     app.command(f"verifiers.cli.hub.{_place}", name=_name, help=_help)
