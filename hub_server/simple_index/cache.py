@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Hashable
 from typing import Generic, TypeVar
 
-from hub_server.simple_index.watch import Watch
+from hub_server.simple_index.watch import JournalWatch
 
 V = TypeVar("V")
 
@@ -26,7 +26,7 @@ class Entry(Generic[V]):
 class Cache(Generic[V]):
     """Values by key, up to `limit` of weight together: a number of entries, or of bytes."""
 
-    def __init__(self, watch: Watch, limit: int) -> None:
+    def __init__(self, watch: JournalWatch, limit: int) -> None:
         self._watch = watch
         self._limit = limit
         self._weight = 0

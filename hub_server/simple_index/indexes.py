@@ -36,7 +36,7 @@ from hub_server.simple_index.responses import (
     Redirect,
 )
 from hub_server.simple_index.service import FileRef, ProjectRef
-from hub_server.simple_index.watch import ACCOUNTS, Watch
+from hub_server.simple_index.watch import ACCOUNTS, JournalWatch
 
 T = TypeVar("T")
 
@@ -52,7 +52,7 @@ class Indexes:
         self._database = context.database
         self._storage = context.storage
         self._prefix = urlsplit(context.settings.public_url or "").path.rstrip("/")
-        self.watch = Watch(context.database)
+        self.watch = JournalWatch(context.database)
         self._pages: Cache[Page] = Cache(self.watch, PAGE_BYTES)
         self._plain_names = PlainNames(self.watch)
         self._whole: dict[Form, tuple[int, Page]] = {}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection
 
-from hub_server.simple_index.watch import Watch
+from hub_server.simple_index.watch import JournalWatch
 
 MANY = 500
 """Changed names above which all names are read again."""
@@ -19,7 +19,7 @@ Ask = Callable[[Collection[str] | None], Awaitable[set[str]]]
 class PlainNames:
     """`version` counts the changes of `names`."""
 
-    def __init__(self, watch: Watch) -> None:
+    def __init__(self, watch: JournalWatch) -> None:
         self.names: frozenset[str] = frozenset()
         self.version = 0
         self._watch = watch

@@ -15,17 +15,20 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import psycopg
 from sqlalchemy.engine import URL
 
 from hub_server.database import BUSY_MS, Database
+from hub_server.problems import Unavailable
 
 ACCOUNTS = "//"
 _AT_ONCE = 1000
 _REMEMBERED = 50_000
+PATIENCE_S = 30
+"""How long the database may take to say what is new."""
 
 _NEWS = """SELECT j.serial, j.project_id, p.name, o.slug
 FROM journal j LEFT JOIN projects p ON p.id = j.project_id LEFT JOIN owners o ON o.id = p.owner_id
@@ -42,7 +45,7 @@ class Change(NamedTuple):
     owner: str | None
 
 
-class Watch:
+class JournalWatch:
     """The journal as one process has read it. For the event loop's thread only."""
 
     def __init__(self, database: Database) -> None:
@@ -66,42 +69,39 @@ class Watch:
         return {tag for tag, serial in self._changed.items() if serial > as_of and not tag.startswith("/")}
 
     async def catch_up(self) -> None:
-        """Learn of every change that was committed before this call."""
-        if isinstance(self._source, _Sqlite):
-            self._note(self._source.news(self.serial), self._source.serial)
-            return
-        await self._shared(self._ask)
+        """Learn of every change that was committed before this call. Unavailable if the database does not answer."""
+        try:
+            if isinstance(self._source, _Sqlite):
+                self._note(self._source.news(self.serial), self._source.serial)
+            else:
+                await self._shared()
+        except (psycopg.OperationalError, sqlite3.OperationalError, TimeoutError) as error:
+            raise Unavailable("the hub's database does not answer", headers={"Retry-After": "10"}) from error
 
     async def close(self) -> None:
         """Close the connection."""
         await self._source.close()
 
-    async def _ask(self) -> None:
-        assert isinstance(self._source, _Postgresql)
-        news, serial = await self._source.news(self.serial)
-        self._note(news, lambda: serial)
-
-    async def _shared(self, ask: Callable[[], Awaitable[None]]) -> None:
+    async def _shared(self) -> None:
         """One question for all requests that came before it was put. One that is under way may have been answered
         before a commit that this caller knows of, so it is not enough: the next one is."""
         if self._running is None:
-            self._running = asyncio.create_task(self._run(ask))
+            self._running = asyncio.create_task(self._ask(None))
             await asyncio.shield(self._running)
             return
         if self._waiting is None:
-            self._waiting = asyncio.create_task(self._run_after(self._running, ask))
+            self._waiting = asyncio.create_task(self._ask(self._running))
         await asyncio.shield(self._waiting)
 
-    async def _run(self, ask: Callable[[], Awaitable[None]]) -> None:
+    async def _ask(self, earlier: asyncio.Task[None] | None) -> None:
+        assert isinstance(self._source, _Postgresql)
+        if earlier is not None:
+            await asyncio.wait([earlier])
         try:
-            await ask()
+            news, serial = await self._source.news(self.serial)
+            self._note(news, lambda: serial)
         finally:
-            self._running = None
-
-    async def _run_after(self, earlier: asyncio.Task[None], ask: Callable[[], Awaitable[None]]) -> None:
-        await asyncio.wait([earlier])
-        self._running, self._waiting = self._waiting, None
-        await self._run(ask)
+            self._running, self._waiting = self._waiting, None
 
     def _note(self, news: list[Change], serial: Callable[[], int]) -> None:
         if not news:
@@ -155,23 +155,26 @@ class _Postgresql:
         self._connection: psycopg.AsyncConnection[Any] | None = None
 
     async def news(self, serial: int) -> tuple[list[Change], int]:
+        """The changes after a serial, and the last serial."""
         try:
             return await self._news(serial)
-        except psycopg.OperationalError:
+        except (psycopg.OperationalError, TimeoutError):
             await self.close()
             return await self._news(serial)
 
     async def _news(self, serial: int) -> tuple[list[Change], int]:
-        if self._connection is None or self._connection.closed:
-            self._connection = await psycopg.AsyncConnection.connect(self._url, autocommit=True)
-            self._connection.prepare_threshold = 0
-        rows = await (await self._connection.execute(_NEWS.format("%s", _AT_ONCE), (serial,))).fetchall()
-        if not rows:
-            return [], serial
-        last = await (await self._connection.execute(_SERIAL)).fetchone()
+        async with asyncio.timeout(PATIENCE_S):
+            if self._connection is None:
+                self._connection = await psycopg.AsyncConnection.connect(self._url, autocommit=True)
+                self._connection.prepare_threshold = 0
+            rows = await (await self._connection.execute(_NEWS.format("%s", _AT_ONCE), (serial,))).fetchall()
+            if not rows:
+                return [], serial
+            last = await (await self._connection.execute(_SERIAL)).fetchone()
         return [Change(*row) for row in rows], int(last[0]) if last else serial
 
     async def close(self) -> None:
-        if self._connection is not None:
-            await self._connection.close()
-            self._connection = None
+        """Close it; the next question opens another."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await connection.close()

@@ -11,7 +11,7 @@ from hub_server.journal import record
 from hub_server.migrations.upgrade import upgrade
 from hub_server.simple_index.cache import Cache
 from hub_server.simple_index.plain_names import PlainNames
-from hub_server.simple_index.watch import ACCOUNTS, Watch
+from hub_server.simple_index.watch import ACCOUNTS, JournalWatch
 from tests.support.hub import running_hub
 from tests.support.hub_rows import HubRows
 
@@ -64,7 +64,7 @@ async def watched(database_url):
     """A migrated database and a watch on it."""
     database = Database(database_url)
     await asyncio.to_thread(upgrade, database)
-    watch = Watch(database)
+    watch = JournalWatch(database)
     yield database, watch
     await watch.close()
     database.close()
