@@ -21,6 +21,7 @@ from hub_server.operations import api as operations
 from hub_server.operations.metrics import watch_pool
 from hub_server.operations.middleware import Watch, note
 from hub_server.packages import api as packages, manage_api as projects
+from hub_server.pages import api as owner_projects, pages
 from hub_server.problems import Problem, Unavailable
 from hub_server.publishing import api as publishing, legacy
 from hub_server.resolution import api as resolution
@@ -57,8 +58,8 @@ def create_app(settings: Settings) -> FastAPI:
     app.add_exception_handler(RequestValidationError, _answer_invalid)
     app.router.routes.insert(0, index)
     # Order matters: what is named comes before `/{owner}/…`.
-    routers = (operations, accounts, projects, legacy, publishing, resolution, search, packages)
-    for router in (one.router for one in routers):
+    routers = (operations, accounts, projects, legacy, publishing, resolution, search, owner_projects, packages)
+    for router in (one.router for one in (*routers, pages)):
         app.include_router(router)
     return app
 

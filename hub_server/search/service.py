@@ -117,10 +117,11 @@ def _hits(session: Session, ids: Sequence[int]) -> list[SearchHit]:
     releases: dict[int, list[Release]] = defaultdict(list)
     for release in session.scalars(query):
         releases[release.project_id].append(release)
-    return [_hit(projects[id], releases[id]) for id in ids]
+    return [hit_of(projects[id], releases[id]) for id in ids]
 
 
-def _hit(project: Project, releases: Sequence[Release]) -> SearchHit:
+def hit_of(project: Project, releases: Sequence[Release]) -> SearchHit:
+    """A project as a search shows it. `releases` may hold deleted ones."""
     latest = latest_of(releases)
     return SearchHit(
         id=f"{project.owner.slug}/{project.name}", owner=project.owner.slug, name=project.name,

@@ -287,6 +287,15 @@ class SearchAnswer(BaseModel):
     next: str | None = None
 
 
+class OwnerProjects(BaseModel):
+    """The projects of an owner that the caller may see, by name."""
+
+    owner: str
+    kind: OwnerKind
+    created_at: dt.datetime
+    projects: list[SearchHit] = []
+
+
 class NewFile(BaseModel):
     """A file that an upload session is to get."""
 
