@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from sqlalchemy import ColumnElement, and_, exists, or_, select
+from sqlalchemy import ColumnElement, and_, literal, select, tuple_
 from sqlalchemy.orm import InstrumentedAttribute, Session, aliased
 
 from hub_server.accounts.service import Principal
@@ -81,29 +81,34 @@ def search(
 def _read(
     session: Session, question: Question, number: int, begin: Position, seen: ColumnElement[bool], limit: int
 ) -> list[Position]:
-    """Up to `limit` rows of one stream after a position, without what an earlier stream has."""
+    """Up to `limit` rows of one stream after a position, without what an earlier stream has.
+
+    All conditions but the range are subqueries that give a value. Databases make joins of other forms, and then read
+    and sort everything before the first row: a second instead of milliseconds at 100,000 projects on PostgreSQL.
+    """
     streams = question.streams()
     place, beginning = streams[number]
     term, other = SearchTerm, aliased(SearchTerm)
-    same = other.project_id == term.project_id
-    earlier = [
-        exists().where(same, other.place == before, _begins(other.term, text)) for before, text in streams[:number]
-    ]
+
+    def one(*conditions: ColumnElement[bool]) -> ColumnElement[int]:
+        found = select(literal(1)).where(other.project_id == term.project_id, *conditions).limit(1)
+        return found.correlate(term).scalar_subquery()
+
+    visible = select(literal(1)).where(Project.id == term.project_id, seen).correlate(term).scalar_subquery()
+    others = [one(_begins(other.term, word)) for word in question.others]
+    earlier = [one(other.place == before, _begins(other.term, text)) for before, text in streams[:number]]
     # A project may have several words with this beginning in one place: its first counts.
-    earlier.append(exists().where(same, other.place == place, _begins(other.term, beginning), other.term < term.term))
-    others = [exists().where(same, _begins(other.term, word)) for word in question.others]
+    earlier.append(one(other.place == place, _begins(other.term, beginning), other.term < term.term))
+    conditions = [*(found.is_not(None) for found in (visible, *others)), *(found.is_(None) for found in earlier)]
     query = (
         select(term.term, term.project_id)
-        .join(Project, Project.id == term.project_id)
-        .where(term.place == place, _begins(term.term, beginning), seen, *others, *(~one for one in earlier))
-        .order_by(term.term, term.project_id)
+        .where(term.place == place, _begins(term.term, beginning), *conditions)
+        .order_by(term.place, term.term, term.project_id)
         .limit(limit)
     )
     if begin.term:
-        query = query.where(
-            term.term >= begin.term,  # said apart: a range that every database finds in the index
-            or_(term.term > begin.term, and_(term.term == begin.term, term.project_id > begin.project_id)),
-        )
+        after = tuple_(term.term, term.project_id) > tuple_(literal(begin.term), literal(begin.project_id))
+        query = query.where(after)
     return [Position(number, row.term, row.project_id) for row in session.execute(query)]
 
 
