@@ -1,6 +1,6 @@
-"""What looking after projects refuses."""
+"""What showing projects and looking after them refuses."""
 
-from hub_server.problems import Conflict, Denied, Problem
+from hub_server.problems import Conflict, Denied, NotFound, Problem
 
 
 class TooLateToDelete(Conflict):
@@ -36,3 +36,40 @@ class NoReason(Problem):
 
     code = "no-reason"
     hint = "Say why: --reason TEXT. It is shown to everybody who meets the project."
+
+
+class NoWheel(NotFound):
+    """The release has no wheel, or its project is in quarantine, so there is nothing to look into."""
+
+    code = "no-wheel"
+    hint = "hub info shows the files of a release."
+
+
+class NoSuchFile(NotFound):
+    """The wheel holds no such file."""
+
+    code = "no-such-file"
+    hint = "hub inspect OWNER/NAME@VERSION lists the files."
+
+
+class NotText(Problem):
+    """The file is not text, or not in UTF-8."""
+
+    status = 415
+    code = "not-text"
+    hint = "Download the wheel, or get the source: hub pull."
+
+
+class MemberTooLarge(Problem):
+    """The file is larger than what is shown."""
+
+    status = 413
+    code = "member-too-large"
+    hint = "Download the wheel, or get the source: hub pull."
+
+
+class TooLargeToCompare(Conflict):
+    """The wheels hold more than what is compared on the hub."""
+
+    code = "too-large-to-compare"
+    hint = "Download both wheels and compare them there."

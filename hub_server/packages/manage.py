@@ -21,6 +21,7 @@ from hub_server.packages.errors import LocalVersions, NoReason, NotPlain, OnlyTh
 from hub_server.packages.events import DELETE, STATUS, TRANSFER, UNYANK, VISIBILITY, YANK
 from hub_server.packages.models import File, Project, Release
 from hub_server.packages.service import is_visible, project_of, release_of
+from hub_server.packages.terms import refresh
 from hub_server.problems import NotFound
 from verifiers.hub.package.names import has_local_part, normalise
 from verifiers.hub.package.refusal import RefusedError
@@ -44,6 +45,7 @@ def yank(
     if changed and not dry_run:
         release.yanked_at, release.yank_reason, release.yank_class = now(), why.reason, why.cause
         data = {"reason": why.reason, "class": why.cause}
+        refresh(session, project)
         release.serial = _record(session, principal, YANK, project, release, data)
     return _release_change(session, project, release, changed)
 
@@ -56,6 +58,7 @@ def unyank(
     changed = release.yanked_at is not None
     if changed and not dry_run:
         release.yanked_at = release.yank_reason = release.yank_class = None
+        refresh(session, project)
         release.serial = _record(session, principal, UNYANK, project, release)
     return _release_change(session, project, release, changed)
 
@@ -76,6 +79,7 @@ def delete_release(
         for file in files:
             file.deleted_at = release.deleted_at
         data = {"files": told.files}
+        refresh(session, project)
         told.serial = release.serial = _record(session, principal, DELETE, project, release, data)
     return told
 

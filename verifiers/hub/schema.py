@@ -268,6 +268,59 @@ class ProjectInfo(BaseModel):
     releases: list[ReleaseInfo] = []
 
 
+class WheelMember(BaseModel):
+    """A file inside a wheel. `size` is in bytes, unpacked."""
+
+    path: str
+    size: int
+
+
+class WheelContents(BaseModel):
+    """What a release's wheel holds."""
+
+    id: str  # owner/name@version
+    filename: str
+    sha256: str
+    members: list[WheelMember]
+
+
+class FileChange(BaseModel):
+    """A file that two wheels do not have alike. `diff` is a unified diff, for text that is not too long."""
+
+    path: str
+    change: Literal["added", "removed", "changed"]
+    before: int | None = None  # bytes
+    after: int | None = None
+    diff: str | None = None
+    note: str | None = None  # why there is no diff
+
+
+class ListChange(BaseModel):
+    """Entries that one release lists and the other does not."""
+
+    added: list[str] = []
+    removed: list[str] = []
+
+
+class FieldChange(BaseModel):
+    """A statement of the metadata that two releases do not make alike."""
+
+    field: str
+    before: Any = None
+    after: Any = None
+
+
+class Difference(BaseModel):
+    """What changed from one release to another: files, dependencies, and what else the metadata say."""
+
+    before: str  # owner/name@version, or the file name of a wheel
+    after: str
+    files: list[FileChange]
+    dependencies: ListChange
+    hub_dependencies: ListChange
+    fields: list[FieldChange]
+
+
 class SearchHit(BaseModel):
     """A project that a search has found. `summary` is that of its latest release."""
 
