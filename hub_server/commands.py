@@ -9,14 +9,21 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from json import dumps
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import App, CycloptsError, Parameter
 
 from hub_server.problems import Problem
 from hub_server.settings import Settings, load_settings
 from verifiers.errors import ConfigError, Error, ExitCode
+
+if TYPE_CHECKING:
+    from hub_server.context import Context
+
+Json = Annotated[bool, Parameter(help="One JSON value on stdout.", negative="")]
 
 STORE = ("data", "database_url", "storage")
 """The settings that say where a hub is: what commands beside a running server need."""
@@ -51,6 +58,8 @@ def _flag(name: str, annotation: Any) -> inspect.Parameter:
 app = App(name="hub", help="Serve a hub and look after it.", help_format="plaintext", version_flags=[])
 admin = App(name="admin", help="Owners, tokens and the SDK's wheel, on the machine of the hub.")
 app.command(admin)
+token = App(name="token", help="Tokens of any owner.")
+admin.command(token)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -112,3 +121,162 @@ def create_owner(
 
     if (token := bootstrap(load_settings(**given), name, kind, site_admin=site_admin)) is not None:
         sys.stdout.write(token + "\n")
+
+
+@admin.command(name="list-owners")
+@with_settings(STORE)
+def list_owners(*, json: Json = False, **given: Any) -> None:
+    """Every owner with its kind, its projects and its tokens that work."""
+    from hub_server.maintenance.owners import owners
+
+    with _hub(given) as context:
+        found = owners(context)
+    if json:
+        _print_json(found)
+    for one in [] if json else found:
+        admin_of_all = ", admin of the hub" if one["site_admin"] else ""
+        counts = f"{one['projects']} projects, {one['tokens']} tokens"
+        sys.stdout.write(f"{one['owner']}  {one['kind']}, {counts}{admin_of_all}\n")
+
+
+@admin.command(name="add-sdk")
+@with_settings(STORE)
+def add_sdk(wheel: Path, /, **given: Any) -> None:
+    """Give the hub the wheel of `verifiers`, so that environments find it here. Again it changes nothing."""
+    from hub_server.maintenance.sdk import add
+
+    with _hub(given) as context:
+        sys.stderr.write(add(context, wheel) + "\n")
+
+
+# --- tokens -----------------------------------------------------------------------------------------------------
+
+
+@token.command(name="create")
+@with_settings(STORE)
+def create_token(
+    owner: str,
+    /,
+    *,
+    name: Annotated[str, Parameter(help="What it is for.")] = "made by hub admin",
+    scope: Annotated[list[str] | None, Parameter(help="May be repeated; every scope without it.")] = None,
+    pattern: Annotated[list[str] | None, Parameter(help="As in alice/my-*; every project without it.")] = None,
+    days: Annotated[int, Parameter(help="Days that it works; 0 is for ever.")] = 90,
+    **given: Any,
+) -> None:
+    """Make another token of an owner and print it, once."""
+    from hub_server.maintenance.owners import new_token
+
+    with _hub(given) as context:
+        sys.stdout.write(new_token(context, owner, name, scope or (), pattern or (), days or None) + "\n")
+
+
+@token.command(name="list")
+@with_settings(STORE)
+def list_tokens(owner: str, /, *, json: Json = False, **given: Any) -> None:
+    """The tokens of an owner, without their secrets."""
+    from hub_server.maintenance.owners import tokens
+
+    with _hub(given) as context:
+        found = tokens(context, owner)
+    if json:
+        _print_json(found)
+    for one in [] if json else found:
+        used = f"used {one['last_used_at'] or 'never'}"
+        sys.stdout.write("  ".join([one["id"], one["state"], ",".join(one["scopes"]), used, one["name"]]) + "\n")
+
+
+@token.command(name="revoke")
+@with_settings(STORE)
+def revoke_token(token_id: str, /, **given: Any) -> None:
+    """Revoke a token by its id, and those that were made with it, at once."""
+    from hub_server.maintenance.owners import revoke
+
+    with _hub(given) as context:
+        sys.stderr.write(f"revoked {', '.join(revoke(context, token_id))}\n")
+
+
+# --- upkeep -----------------------------------------------------------------------------------------------------
+
+
+@app.command
+@with_settings(STORE)
+def fsck(
+    *,
+    quick: Annotated[bool, Parameter(help="Compare sizes only, hash nothing.", negative="")] = False,
+    json: Json = False,
+    **given: Any,
+) -> int:
+    """Compare rows, blobs, sidecars and serials. Changes nothing; exits 1 if something is not as it should be."""
+    from hub_server.maintenance.fsck import fsck as check
+
+    with _hub(given, write=False) as context:
+        report = check(context, hash_blobs=not quick)
+    if json:
+        _print_json(report.to_dict())
+    for finding in [] if json else report.findings:
+        sys.stdout.write(f"{finding.code}: {finding.what}: {finding.message}\n")
+    seen = f"{report.projects} projects, {report.files} files, {report.bytes:,} bytes"
+    sys.stderr.write(f"{len(report.findings)} findings in {seen}\n")
+    return ExitCode.FAILED if report.findings else ExitCode.OK
+
+
+@app.command
+@with_settings(STORE)
+def sweep(
+    *,
+    grace_hours: Annotated[float, Parameter(help="Leave what is younger.")] = 48,
+    dry_run: Annotated[bool, Parameter(help="Only say what would go.", negative="")] = False,
+    json: Json = False,
+    **given: Any,
+) -> None:
+    """Remove old blobs that nothing names, left-over uploads, and sessions whose time is over."""
+    from hub_server.maintenance.sweep import sweep as remove
+
+    with _hub(given) as context:
+        swept = remove(context, grace_hours, dry_run=dry_run)
+    if json:
+        _print_json(swept.to_dict())
+    verb = "would remove" if dry_run else "removed"
+    blobs = f"{swept.blobs} blobs ({swept.bytes:,} bytes)"
+    sys.stderr.write(f"{verb} {blobs}, {swept.uploads} uploads, {swept.sessions} sessions\n")
+
+
+@app.command(name="export")
+@with_settings(STORE)
+def export_hub(target: Path, /, *, json: Json = False, **given: Any) -> None:
+    """Write the whole hub into a new folder, or a file that ends in .tar. It may run beside a server."""
+    from hub_server.maintenance.export import export
+
+    with _hub(given, write=False) as context:
+        manifest = export(context, target, _say)
+    if json:
+        _print_json(manifest)
+    _say(f"exported serial {manifest['serial']} to {target}")
+
+
+@app.command(name="import")
+@with_settings(STORE)
+def import_hub(source: Path, /, *, json: Json = False, **given: Any) -> None:
+    """Read an export into an empty hub, on any database and storage. An interrupted import may be begun again."""
+    from hub_server.maintenance.load import load
+
+    with _hub(given) as context:
+        manifest = load(context, source, _say)
+    if json:
+        _print_json(manifest)
+    _say(f"imported serial {manifest['serial']} from {source}")
+
+
+def _hub(given: dict[str, Any], *, write: bool = True) -> AbstractContextManager[Context]:
+    from hub_server.maintenance.prepare import opened
+
+    return opened(load_settings(**given), write=write)
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(text + "\n")
+
+
+def _print_json(value: Any) -> None:
+    sys.stdout.write(dumps(value, default=str) + "\n")

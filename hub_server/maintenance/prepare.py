@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, OperationalError
 
 from hub_server.context import Context, open_context
-from hub_server.migrations.upgrade import upgrade
+from hub_server.migrations.upgrade import config, upgrade
 from hub_server.settings import Settings
 from hub_server.storage import StorageError
 from verifiers.errors import ConfigError, Error, ExitCode
@@ -24,7 +26,29 @@ class DatabaseError(Error):
 
 @contextmanager
 def opened(settings: Settings, *, write: bool = True) -> Iterator[Context]:
-    """The hub's parts for a command: its schema is that of this version, its storage answers."""
+    """The hub's parts for a command: its schema is that of this version, its storage answers.
+
+    With `write` a hub that is not there is made, and an older schema brought up to date; else either is refused.
+    """
+    if write:
+        make_folder(settings)
+    elif not settings.data.is_dir():
+        raise ConfigError(f"there is no hub in {settings.data}", hint="Name its folder: --data DIR, or HUB_DATA.")
+    with database_errors(settings):
+        context = open_context(settings)
+        try:
+            if write:
+                upgrade(context.database)
+            else:
+                check_schema(context)
+            context.storage.check(write=write)
+            yield context
+        finally:
+            context.database.close()
+
+
+def make_folder(settings: Settings) -> None:
+    """The data folder. StorageError if it can not be made."""
     try:
         settings.data.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -32,14 +56,20 @@ def opened(settings: Settings, *, write: bool = True) -> Iterator[Context]:
             f"can not make the folder {settings.data}: {error.strerror}",
             hint="Name a folder that this user may write: --data DIR, or HUB_DATA.",
         ) from error
-    with database_errors(settings):
-        context = open_context(settings)
-        try:
-            upgrade(context.database)
-            context.storage.check(write=write)
-            yield context
-        finally:
-            context.database.close()
+
+
+def check_schema(context: Context) -> None:
+    """ConfigError unless the database has the schema of this version."""
+    with context.database.engine.connect() as connection:
+        found = MigrationContext.configure(connection).get_current_revision()
+    head = ScriptDirectory.from_config(config()).get_current_head()
+    if found is None:
+        raise ConfigError("there is no hub in this database", hint="Check --data and --database-url.")
+    if found != head:
+        raise ConfigError(
+            f"the database has schema {found}, this version of the hub {head}",
+            hint="hub serve upgrades it; an older hub can not use a newer schema.",
+        )
 
 
 @contextmanager

@@ -22,6 +22,7 @@ from uvicorn.supervisors.multiprocess import Multiprocess, Process
 
 from hub_server.app import create_app
 from hub_server.context import Context
+from hub_server.maintenance import sdk
 from hub_server.maintenance.first_token import create_first_token
 from hub_server.maintenance.prepare import opened
 from hub_server.maintenance.worker import create_worker
@@ -70,6 +71,11 @@ def _greet(context: Context, bootstrap_owner: str | None) -> None:
     if bootstrap_owner is not None and (token := create_first_token(context.database, bootstrap_owner)) is not None:
         sys.stdout.write(token + "\n")
         sys.stdout.flush()
+    if not sdk.is_there(context):
+        log.warning(
+            "this hub has no wheel of verifiers: environments get whatever the public index calls so",
+            hint="hub admin add-sdk WHEEL",
+        )
     for sentence in unknown_variables():
         log.warning(sentence)
 

@@ -2,16 +2,12 @@
 
 from alembic import context
 
-import hub_server.accounts.models
-import hub_server.packages.models
-import hub_server.publishing.models
-import hub_server.security.rates  # noqa: F401 - a model is known once its module is loaded
-from hub_server.database import Base
+from hub_server.migrations.models import METADATA
 
 connection = context.config.attributes["connection"]
 context.configure(
     connection=connection,
-    target_metadata=Base.metadata,
+    target_metadata=METADATA,
     render_as_batch=connection.dialect.name == "sqlite",
     transaction_per_migration=False,
     user_module_prefix="",

@@ -20,6 +20,7 @@ def object_store() -> Iterator[str]:
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     server = server_module.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
+    server._server.daemon_threads = True  # stopping would wait for connections that clients keep open
     host, port = server.get_host_and_port()
     yield f"http://{host}:{port}"
     server.stop()

@@ -15,6 +15,9 @@ from verifiers.cli.output import Output, run_command, with_standard_streams
 from verifiers.errors import ConfigError, ExitCode
 from verifiers.exits import leave
 
+SERVER = "server:become"
+"""What starts a command of the server, which has its own flags and help."""
+
 COMMANDS = {
     "whoami": ("account:whoami", "Who the token acts as, and what it allows."),
     "install": ("install:install", "Install environments of a hub; nothing unrelated is upgraded."),
@@ -23,8 +26,12 @@ COMMANDS = {
     "pull": ("install:pull", "Get the source of a release into a folder."),
     "lock": ("lock:lock", "Write a lock of environments and of everything they need, each file with its digest."),
     "verify": ("lock:verify", "Compare what is installed, or a lock, with the hub and with the files."),
-    "serve": ("server:serve", "Run a hub on this machine."),
-    "admin": ("server:admin", "Owners, tokens and the SDK's wheel, on the hub's machine."),
+    "serve": (SERVER, "Run a hub on this machine."),
+    "admin": (SERVER, "Owners, tokens and the SDK's wheel, on the hub's machine."),
+    "fsck": (SERVER, "Compare everything that a hub on this machine keeps."),
+    "sweep": (SERVER, "Remove what nothing in a hub names any more."),
+    "export": (SERVER, "Write a whole hub into a folder or a .tar."),
+    "import": (SERVER, "Read an export into an empty hub."),
 }
 """Name → (module:function of this folder, one sentence), in the order of the help."""
 
@@ -71,6 +78,10 @@ def run(arguments: list[str]) -> int:
 
 
 def _command(arguments: list[str]) -> ExitCode:
+    if arguments and COMMANDS.get(arguments[0], ("",))[0] == SERVER:
+        from verifiers.cli.hub.server import become
+
+        become(*arguments)
     try:
         result = app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
     except CycloptsError as error:
