@@ -117,15 +117,22 @@ NEWER_SYNTAX = "def load_environment():\n    return 1\n\nmatch x:\n    case 1 +:
 REMARKS = {
     "startup-file": {"files": {"demo_env.pth": "import os\n"}},
     "metadata-newer": {"headers": {"Metadata-Version": "2.9"}},
+    "metadata-older": {
+        "headers": {"Metadata-Version": "2.1", "Requires-Dist": []},
+        "tool": '[tool.verifiers.hub]\ndependencies = ["alice/base-env"]\n',
+    },
     "module-unread": {"module": NEWER_SYNTAX, "headers": {"Requires-Python": f">3.{sys.version_info.minor}.999"}},
     "star-import": {"module": "from demo_env_parts import *\n", "files": {"demo_env_parts.py": ""}},
 }
 
 
+OF_SDISTS = {"metadata-older"}
+
+
 @pytest.mark.parametrize("code", REMARKS)
 def test_what_is_only_worth_knowing_is_remarked(tmp_path, code):
     """The file passes, and its facts say so."""
-    facts = wheel(tmp_path, **REMARKS[code])
+    facts = (sdist if code in OF_SDISTS else wheel)(tmp_path, **REMARKS[code])
     assert codes(facts) == [code]
     assert FileFacts.from_dict(json.loads(json.dumps(facts.to_dict()))) == facts
 

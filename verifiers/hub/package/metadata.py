@@ -21,6 +21,8 @@ MAX_METADATA = 4 << 20
 
 KNOWN = frozenset("1.0 1.1 1.2 2.1 2.2 2.3 2.4 2.5 2.6".split())
 NEWEST = (2, 6)
+BEFORE_DYNAMIC = frozenset("1.0 1.1 1.2 2.1".split())
+"""Versions in which a source archive does not say which of its fields are made when it is built."""
 
 _ONCE = frozenset(
     "metadata-version name version summary requires-python license license-expression description "
@@ -70,8 +72,8 @@ def check_metadata_version(subject: Subject) -> None:
         refuse("metadata-version", f"{what}; 1.0 to 1.2 and 2.1 to 2.6 are known", member_of(subject))
     if newer_minor:
         subject.remark("metadata-newer", f"Metadata-Version is {told}; fields newer than 2.6 are passed over")
-    if subject.facts.kind == "sdist" and told in {"1.0", "1.1", "1.2", "2.1"}:
-        refuse("metadata-version", f"it is {told}, and a source archive needs 2.2 or newer", member_of(subject))
+    if subject.facts.kind == "sdist" and told in BEFORE_DYNAMIC:
+        subject.remark("metadata-older", f"Metadata-Version is {told}: the wheel's metadata may say other things")
     subject.facts.metadata_version = told
 
 

@@ -26,6 +26,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from verifiers.hub.package.facts import Needs
+from verifiers.hub.package.metadata import BEFORE_DYNAMIC
 from verifiers.hub.package.names import check_owner
 from verifiers.hub.package.refusal import RefusedError, printable, refuse
 from verifiers.hub.package.subject import Step, Subject
@@ -92,7 +93,8 @@ def read_hub_dependencies(subject: Subject) -> None:
 
 def check_hub_dependencies(subject: Subject) -> None:
     """Each hub dependency is an ordinary requirement, too, so that any installer asks for it."""
-    if "requires-dist" not in {field.lower() for field in subject.told.get("dynamic", [])}:
+    made_at_build = {field.lower() for field in subject.told.get("dynamic", [])}
+    if "requires-dist" not in made_at_build and subject.facts.metadata_version not in BEFORE_DYNAMIC:
         check_agreement(subject.facts.hub_dependencies, subject.facts.requires_dist, pyproject_of(subject))
 
 

@@ -171,13 +171,20 @@ _ALL = (
     ),
     Rule(
         "metadata-version",
-        "Metadata-Version is 1.0 to 1.2 or 2.1 to 2.6; that of a source archive 2.2 or newer.",
+        "Metadata-Version is 1.0 to 1.2 or 2.1 to 2.6.",
         "Build with a current tool.",
     ),
     Rule(
         "metadata-newer",
         "A newer minor Metadata-Version than 2.6 is taken, and what it adds is passed over.",
         "Nothing has to be done.",
+        warns=True,
+    ),
+    Rule(
+        "metadata-older",
+        "A source archive before Metadata-Version 2.2 does not say which fields are made when it is built, so those of "
+        "its wheel count.",
+        "Nothing has to be done; newer build tools write 2.2 or later.",
         warns=True,
     ),
     Rule(

@@ -22,6 +22,10 @@ import traceback
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from verifiers.hub.package.facts import Policy
+from verifiers.hub.package.inspect import inspect_file
+from verifiers.hub.package.refusal import RefusedError
+
 LENGTH = struct.Struct(">I")
 OPEN_FILES = 64
 
@@ -62,10 +66,6 @@ def limit_time(seconds: float) -> None:
 
 def answer(message: dict[str, Any]) -> dict[str, Any]:
     """Inspect one file."""
-    from verifiers.hub.package.facts import Policy
-    from verifiers.hub.package.inspect import inspect_file
-    from verifiers.hub.package.refusal import RefusedError
-
     try:
         facts = inspect_file(Path(message["path"]), message["filename"], Policy.from_dict(message["policy"]))
         return {"facts": facts.to_dict()}
@@ -79,8 +79,6 @@ def main() -> None:
     """Answer until the input ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the server's to handle
     signal.signal(signal.SIGXCPU, signal.SIG_DFL)
-    import verifiers.hub.package.inspect  # noqa: F401 - before the limits, and before the first file
-
     limit(int(sys.argv[1]))
     replies = os.dup(1)
     os.dup2(2, 1)  # nothing that is printed may get among the replies
