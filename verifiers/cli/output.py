@@ -184,6 +184,17 @@ class Output:
         sys.stderr.flush()
         return sys.stdin.readline().strip().lower() in ("y", "yes")
 
+    def confirm_name(self, question: str, name: str, *, yes: bool = False) -> bool:
+        """Have the name of what is at stake typed on a terminal. `yes` and no terminal are as above."""
+        if yes:
+            return True
+        if not (sys.stdin.isatty() and sys.stderr.isatty()):
+            self.note(f"{question} No: this is no terminal (--yes answers in advance).")
+            return False
+        sys.stderr.write(shown(f"{question} Type {name} to go on: ", sys.stderr))
+        sys.stderr.flush()
+        return sys.stdin.readline().strip() == name
+
     def _labelled(self, label: str, text: str, style: str | None = None) -> None:
         self._write(self._stderr, f"{styled(label + ':', style or label, self._stderr)} {text}")
 

@@ -1,19 +1,26 @@
-"""Tokens of the user, one a hub, in a file that only the user can read.
+"""Tokens of the user, one a hub, in a file that only the user can read, or in the keyring of the system.
 
-`VF_HUB_TOKEN` wins over the file, for machines without a person. The file is
-`$VF_CREDENTIALS`, otherwise `verifiers/credentials.toml` in the user's data folder.
+`VF_HUB_TOKEN` wins over both, for machines without a person. The file is `$VF_CREDENTIALS`, otherwise
+`verifiers/credentials.toml` in the user's data folder. It also says which hubs' tokens are in the keyring, so that
+the keyring (extra `hub`) is loaded for these only.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import tempfile
 from pathlib import Path
+from typing import Any
 
+from verifiers.errors import ConfigError, MissingExtraError
 from verifiers.settings import read_toml
 
 VARIABLE = "VF_HUB_TOKEN"
+
+SERVICE = "verifiers-hub"
+"""What the keyring files the tokens under, each with its hub's URL as the user name."""
 
 
 def credentials_file() -> Path:
@@ -33,39 +40,79 @@ def token_for(hub_url: str) -> str | None:
 
 def kept_token(hub_url: str) -> str | None:
     """The token that is kept for a hub, whatever the variable says."""
-    return _tokens().get(hub_url.rstrip("/"))
+    url = hub_url.rstrip("/")
+    entry = _entries().get(url, {})
+    if entry.get("keyring") is True:
+        return _keyring("read", url)
+    return str(entry["token"]) if "token" in entry else None
 
 
-def keep_token(hub_url: str, token: str) -> Path:
-    """Keep a token, and return where."""
-    return _write({**_tokens(), hub_url.rstrip("/"): token})
+def keep_token(hub_url: str, token: str, *, in_keyring: bool = False) -> str:
+    """Keep a token, and return where: the file's path, or `the keyring`. One that was kept elsewhere is forgotten."""
+    url = hub_url.rstrip("/")
+    if in_keyring:
+        _keyring("write", url, token)
+        _write({**_entries(), url: {"keyring": True}})
+        return "the keyring"
+    with contextlib.suppress(ConfigError, MissingExtraError):  # a keyring that can not be used now
+        forget_token(url)
+    return str(_write({**_entries(), url: {"token": token}}))
 
 
 def forget_token(hub_url: str) -> bool:
     """Forget the token for a hub. Whether there was one."""
-    tokens = _tokens()
-    found = tokens.pop(hub_url.rstrip("/"), None) is not None
-    if found:
-        _write(tokens)
-    return found
+    entries = _entries()
+    entry = entries.pop(hub_url.rstrip("/"), None)
+    if entry is None:
+        return False
+    if entry.get("keyring") is True:
+        _keyring("delete", hub_url.rstrip("/"))
+    _write(entries)
+    return True
 
 
-def _tokens() -> dict[str, str]:
+def _entries() -> dict[str, dict[str, Any]]:
     path = credentials_file()
-    if not path.is_file():
-        return {}
-    hubs = read_toml(path).get("hubs", {})
-    return {url: str(entry["token"]) for url, entry in hubs.items() if isinstance(entry, dict) and "token" in entry}
+    hubs = read_toml(path).get("hubs", {}) if path.is_file() else {}
+    return {url: entry for url, entry in hubs.items() if isinstance(entry, dict)}
 
 
-def _write(tokens: dict[str, str]) -> Path:
+def _write(entries: dict[str, dict[str, Any]]) -> Path:
     path = credentials_file()
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    # json.dumps writes a string as TOML's basic strings are written.
-    entries = [f"[hubs.{json.dumps(url)}]\ntoken = {json.dumps(token)}\n" for url, token in sorted(tokens.items())]
+    # json.dumps writes strings and truth values as TOML writes them.
+    tables = [
+        f"[hubs.{json.dumps(url)}]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in entry.items())
+        for url, entry in sorted(entries.items())
+    ]
     # A new file (mode 0600 from its first byte) takes the place of the old one.
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=".credentials-")
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        file.write("\n".join(entries))
+        file.write("\n".join(tables))
     os.replace(name, path)
     return path
+
+
+def _keyring(action: str, url: str, token: str = "") -> str | None:
+    """Read, write or delete a token in the system's keyring. ConfigError where there is none that can be used."""
+    try:
+        import keyring
+        import keyring.errors
+    except ImportError:
+        raise MissingExtraError("hub", "the system's keyring") from None
+    try:
+        if action == "write":
+            keyring.set_password(SERVICE, url, token)
+        elif action == "delete":
+            keyring.delete_password(SERVICE, url)
+        else:
+            return keyring.get_password(SERVICE, url)
+    except keyring.errors.PasswordDeleteError:
+        pass  # somebody has removed it there
+    except keyring.errors.KeyringError as error:
+        raise ConfigError(
+            f"the keyring can not be used: {error}",
+            hint="Log in without --keyring: the token is then kept in a file that only you can read.",
+            cause=error,
+        ) from error
+    return None

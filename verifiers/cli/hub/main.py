@@ -19,6 +19,8 @@ SERVER = "server:become"
 """What starts a command of the server, which has its own flags and help."""
 
 COMMANDS = {
+    "login": ("account:login", "Keep a token for a hub, once the hub has said whose it is."),
+    "logout": ("account:logout", "Forget the token that is kept for a hub."),
     "whoami": ("account:whoami", "Who the token acts as, and what it allows."),
     "install": ("install:install", "Install environments of a hub; nothing unrelated is upgraded."),
     "push": ("push:push", "Build, check and publish an environment."),
@@ -26,6 +28,15 @@ COMMANDS = {
     "pull": ("install:pull", "Get the source of a release into a folder."),
     "lock": ("lock:lock", "Write a lock of environments and of everything they need, each file with its digest."),
     "verify": ("lock:verify", "Compare what is installed, or a lock, with the hub and with the files."),
+    "yank": ("manage:yank", "Withdraw a release: installers pass it over unless it is pinned."),
+    "unyank": ("manage:unyank", "Offer a yanked release again."),
+    "delete": ("manage:delete", "Delete a release, minutes after its upload and before anybody has it."),
+    "status": ("manage:status", "Mark a project as archived, deprecated or active again."),
+    "visibility": ("manage:visibility", "Show a project to everybody, or to the owner's members only."),
+    "transfer-name": ("manage:transfer_name", "Give a name in the whole-hub index to another owner's project."),
+    "token": ("token:app", "Make, list and revoke tokens."),
+    "owner": ("owner:app", "Organisations and their members."),
+    "audit": ("owner:audit", "What has happened, by serial."),
     "serve": (SERVER, "Run a hub on this machine."),
     "admin": (SERVER, "Owners, tokens and the SDK's wheel, on the hub's machine."),
     "fsck": (SERVER, "Compare everything that a hub on this machine keeps."),
