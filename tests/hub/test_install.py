@@ -88,6 +88,20 @@ def test_a_dry_run_installs_nothing(hub, place, release):
     assert ended.code == 0 and "would be installed" in ended.out and place.installed() == {}
 
 
+def test_private_packages_come_with_the_token_and_show_it_to_no_one(hub, place, release, monkeypatch):
+    """Without the token there is no such package; with it, neither uv nor the installed metadata get to see it."""
+    owner = hub.owner()
+    release(owner)
+    with hub.client(owner.token) as client:
+        client.request("PATCH", f"/api/v1/{owner.slug}/demo-env", json={"visibility": "private"})
+    assert place.hub("install", f"{owner.slug}/demo-env").code == 1
+    monkeypatch.setenv("VF_HUB_TOKEN", owner.token)
+    ended = place.hub("install", f"{owner.slug}/demo-env", "--verbose")
+    assert ended.code == 0, ended.err
+    told = place.distribution("demo-env").read_text("direct_url.json")
+    assert owner.token not in ended.out + ended.err + told
+
+
 def test_the_systems_own_python_is_left_alone(hub, place, release, monkeypatch):
     """A clear word, and what to do."""
     from verifiers.hub import target

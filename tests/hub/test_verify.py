@@ -35,6 +35,20 @@ def test_changed_and_lost_files_are_found(place, installed):
     assert findings(place) == ["drift"]
 
 
+def test_a_yank_shows_and_is_said_when_it_is_installed(hub, place, installed):
+    """Reason and class; a pin still gets it, with a warning."""
+    with hub.client(installed.token) as client:
+        body = {"reason": "rewards an empty reply", "cause": "broken-reward"}
+        client.request("POST", f"/api/v1/{installed.slug}/demo-env/0.1.0/yank", json=body)
+    assert findings(place) == ["yanked"]
+    ended = place.hub("install", f"{installed.slug}/demo-env@0.1.0")
+    assert ended.code == 0 and "broken-reward" in ended.err and "rewards an empty reply" in ended.err
+    assert place.hub("lock", f"{installed.slug}/demo-env@0.1.0").code == 0
+    ended = place.hub("install", "-r", "pylock.toml")
+    assert ended.code == 0 and "rewards an empty reply" in ended.err
+    assert place.hub("install", f"{installed.slug}/demo-env").code == 1  # no other is left
+
+
 def test_what_the_hub_no_longer_has_is_told(hub, place, installed):
     """Another digest than the installed one, no such release, no answer."""
     folder = next(place.site.glob("demo_env-*.dist-info"))

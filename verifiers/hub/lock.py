@@ -255,6 +255,8 @@ def _sync(lock: Lock, present: set[str], wheels: Mapping[str, Path], target: Tar
             package = {"name": name, "version": package["version"], "archive": archive}
         if name not in present:
             packages.append(package)
+    if not packages:
+        return
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "pylock.toml"
         path.write_text(to_text({**lock.document, "packages": packages, "tool": {}}), encoding="utf-8")
