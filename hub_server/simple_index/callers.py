@@ -10,13 +10,13 @@ import datetime as dt
 from typing import NamedTuple
 
 from sqlalchemy import select
-from sqlalchemy.orm import Session
 
 from hub_server.accounts.auth import token_of
 from hub_server.accounts.errors import BadToken
 from hub_server.accounts.models import Token
 from hub_server.accounts.service import Principal, authenticate
-from hub_server.database import now
+from hub_server.accounts.tokens import note_use
+from hub_server.database import Database, now
 
 
 class Caller(NamedTuple):
@@ -31,14 +31,16 @@ class Caller(NamedTuple):
         return self.expires_at is None or self.expires_at > now()
 
 
-def identify(session: Session, authorization: str) -> Caller | None:
-    """Who an Authorization header names; None if it names nobody."""
+def identify(database: Database, authorization: str) -> Caller | None:
+    """Who an Authorization header names; None if it names nobody. The use of the token is noted."""
     try:
         text = token_of(authorization)
         if text is None:
             return None
-        principal = authenticate(session, text)
+        with database.read() as session:
+            principal = authenticate(session, text)
+            expires_at = session.scalar(select(Token.expires_at).where(Token.id == principal.token_id))
     except BadToken:
         return None
-    expires_at = session.scalar(select(Token.expires_at).where(Token.id == principal.token_id))
+    note_use(database, principal)
     return Caller(principal, expires_at)

@@ -7,13 +7,16 @@ a project that is hidden and for one that is not there, so neither the answer no
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Collection, Hashable
+from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import anyio.to_thread
 from sqlalchemy.orm import Session
 
+from hub_server.accounts.tokens import USE_IS_NOTED
 from hub_server.context import Context
 from hub_server.database import now
 from hub_server.packages.manage import GRACE, note_download
@@ -122,13 +125,15 @@ class Indexes:
         names, version = self._plain_names.names, self._plain_names.version
         kept = self._whole.get(form)
         if kept is None or kept[0] != version:
-            page = await self._once(("all", form, version), lambda _session: _listing_page(names, form, public=True))
+            page = await self._once(("all", form, version), lambda: _listing_page(names, form, public=True))
             self._whole[form] = kept = (version, page)
         return kept[1]
 
     async def _listed(self, among: Collection[str] | None) -> set[str]:
         key = None if among is None else frozenset(among)
-        return await self._once(("listed", key), lambda session: service.plain_names(session, key))
+        return await self._once(
+            ("listed", key), partial(self._read, lambda session: service.plain_names(session, key))
+        )
 
     async def _owner_listing(self, owner: str, caller: Caller | None, form: Form) -> Answer:
         principal = None if caller is None else caller.principal
@@ -171,7 +176,7 @@ class Indexes:
 
     async def size_of(self, digest: str) -> int:
         """The bytes of a blob whose size the database does not know. BlobMissing if the storage does not have it."""
-        return await self._fact(("size", digest), lambda _size: (), lambda _session: self._size(digest))
+        return await self._kept(("size", digest), lambda _size: (), lambda: self._size(digest))
 
     def _size(self, digest: str) -> int:
         size = self._storage.size(digest)
@@ -212,11 +217,15 @@ class Indexes:
         authorization = asked.header(b"authorization")
         if authorization is None:
             return None
-        caller = await self._fact(
-            ("caller", authorization), lambda _caller: (ACCOUNTS,),
-            lambda session: identify(session, authorization),
+        period = int(time.time() // USE_IS_NOTED.total_seconds())  # in the next one its use is noted again
+        caller = await self._kept(
+            ("caller", authorization, period), lambda _caller: (ACCOUNTS,),
+            lambda: identify(self._database, authorization),
         )  # fmt: skip
-        return caller if caller is not None and caller.is_valid else None
+        if caller is None or not caller.is_valid:
+            return None
+        asked.scope.setdefault("state", {})["principal"] = caller.principal  # for the log
+        return caller
 
     # --- reading through the caches -------------------------------------------------------------------------------
 
@@ -224,11 +233,14 @@ class Indexes:
         if (entry := self._pages.find(key)) is not None:
             return entry.value
         as_of = self.watch.serial
-        page = await self._once(key, make)
+        page = await self._once(key, partial(self._read, make))
         self._pages.keep(key, page, tags, as_of, page.weight)
         return page
 
     async def _fact(self, key: Hashable, tags: Callable[[T], tuple[str, ...]], find: Callable[[Session], T]) -> T:
+        return await self._kept(key, tags, partial(self._read, find))
+
+    async def _kept(self, key: Hashable, tags: Callable[[T], tuple[str, ...]], find: Callable[[], T]) -> T:
         if (entry := self._facts.find(key)) is not None:
             found: T = entry.value
             return found
@@ -237,18 +249,18 @@ class Indexes:
         self._facts.keep(key, found, tags(found), as_of)
         return found
 
-    async def _once(self, key: Hashable, work: Callable[[Session], T]) -> T:
-        """Read in a thread; whoever asks the same at the same serial meanwhile waits for that answer."""
+    async def _once(self, key: Hashable, work: Callable[[], T]) -> T:
+        """Work in a thread; whoever asks the same at the same serial meanwhile waits for that answer."""
         asked = (key, self.watch.serial)
         task: asyncio.Task[T] | None = self._making.get(asked)
         if task is None:
-            self._making[asked] = task = asyncio.create_task(anyio.to_thread.run_sync(self._read, work))
+            self._making[asked] = task = asyncio.create_task(anyio.to_thread.run_sync(work))
             task.add_done_callback(lambda _task: self._making.pop(asked, None))
         return await asyncio.shield(task)
 
-    def _read(self, work: Callable[[Session], T]) -> T:
+    def _read(self, find: Callable[[Session], T]) -> T:
         with self._database.read() as session:
-            return work(session)
+            return find(session)
 
 
 def _listing_page(names: Collection[str], form: Form, *, public: bool) -> Page:

@@ -4,13 +4,20 @@ import hashlib
 import socket
 from urllib.parse import urlsplit
 
+import httpx
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from tests.support.archives import make_wheel
+from tests.support.archives import make_wheel, write_wheel
+from tests.support.hub import running_hub
 from tests.support.hub_rows import steady
 
 LARGE = 24 << 20
+
+
+def random_bytes(count):
+    """Bytes that do not shrink, the same every time."""
+    return hashlib.shake_256(b"large").digest(count)
 
 
 @pytest.fixture
@@ -99,7 +106,7 @@ def test_a_known_file_is_304(http, address):
 def large(rows):
     """The address of a wheel that no socket buffer holds, and its bytes."""
     name = rows.name("large")
-    wheel = make_wheel(name, "1.0", {"data.bin": hashlib.shake_256(b"large").digest(LARGE)})
+    wheel = make_wheel(name, "1.0", {"data.bin": random_bytes(LARGE)})
     return rows.release(rows.owner().slug, name, "1.0", wheel=wheel), wheel
 
 
@@ -168,3 +175,36 @@ def test_requests_sent_together_are_answered_in_order(hub, large, address):
     assert body[: len(wheel)] == wheel
     assert rest.startswith(b"HTTP/1.1 200 OK\r\n")
     assert address.split("/")[4].encode() in rest  # the tag
+
+
+@pytest.mark.slow
+def test_an_object_store_gives_the_same(tmp_path, bucket, publishers):
+    """Addresses without query or host, whole and in part, and a blob that is missing is said so."""
+    with running_hub(tmp_path / "data", storage=bucket) as hub, httpx.Client(base_url=hub.url) as http:
+        owner = hub.owner()
+        wheel = write_wheel(tmp_path, "stored-env", "1.0", {"stored_env_data/data.bin": random_bytes(3 << 20)})
+        assert publishers.uv_publish(hub.url, owner.token, wheel).code == 0
+        page = http.get("/simple/stored-env/", params={"format": "application/vnd.pypi.simple.v1+json"}).json()
+        (file,) = page["files"]
+        assert file["url"] == f"/files/{owner.slug}/stored-env/{file['hashes']['sha256']}/{wheel.name}"
+        content = wheel.read_bytes()
+        whole = http.get(file["url"])
+        assert whole.content == content
+        assert int(whole.headers["content-length"]) == len(content)
+        part = http.get(file["url"], headers={"Range": "bytes=1000000-2999999"})
+        assert (part.status_code, part.content) == (206, content[1_000_000:3_000_000])
+        sidecar = http.get(file["url"] + ".metadata")
+        assert hashlib.sha256(sidecar.content).hexdigest() == file["core-metadata"]["sha256"]
+        assert http.head(file["url"]).headers["content-length"] == str(len(content))
+
+
+def test_missing_bytes_are_said_so(http, rows, address):
+    """503 with the command for the operator, not half an answer; the next one is right if they come back."""
+    digest = address.split("/")[4]
+    path = rows.storage.local_path(digest)
+    path.rename(aside := path.with_suffix(".aside"))
+    answer = http.get(address)
+    assert (answer.status_code, answer.json()["code"]) == (503, "blob-missing")
+    assert "hub fsck" in answer.json()["hint"]
+    aside.rename(path)
+    assert http.get(address).status_code == 200

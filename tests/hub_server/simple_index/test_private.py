@@ -1,10 +1,20 @@
 """Private projects: who sees them, and that nobody else can tell them from what is not there."""
 
-import pytest
+import itertools
 
-from hub_server.accounts.models import Membership, Owner
-from hub_server.database import now
+import httpx
+import pytest
+from sqlalchemy import event, select
+
+from hub_server.accounts.models import Membership, Owner, Token
+from hub_server.accounts.service import create_owner, create_token
+from hub_server.app import create_app
+from hub_server.database import Database, now
 from hub_server.journal import record
+from hub_server.migrations.upgrade import upgrade
+from hub_server.packages.models import Project
+from hub_server.security.tokens import digest
+from hub_server.settings import load_settings
 from tests.support.hub_rows import steady
 
 
@@ -126,3 +136,55 @@ def test_visibility_counts_at_once(http, rows, private):
         with rows.change(owner.slug, name) as project:
             project.visibility = visibility
         assert [http.get(url).status_code for url in urls] == statuses
+
+
+def test_an_install_counts_as_use_of_the_token(http, rows, private):
+    """What `hub token list` shows as last use includes what installers read."""
+    owner, name, _ = private
+    assert http.get(f"/{owner.slug}/simple/{name}/", **basic(owner.token)).status_code == 200
+    with rows.database.read() as session:
+        token = session.scalars(select(Token).where(Token.sha256 == digest(owner.token))).one()
+    assert token.last_used_at is not None
+
+
+@pytest.fixture
+async def application(database_url, tmp_path):
+    """The database of an application in this process, and a function that counts the statements of a request."""
+    database = Database(database_url)
+    upgrade(database)
+    app = create_app(load_settings(data=tmp_path, database_url=database_url))
+    statements = []
+    engine = app.state.context.database.engine
+    event.listen(engine, "before_cursor_execute", lambda *given: statements.append(given[2]))
+    client = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://hub")
+
+    async def counted(url, caller):
+        statements.clear()
+        answer = await client.get(url, **caller)
+        return answer.status_code, len([text for text in statements if text.startswith("SELECT")])
+
+    async with app.router.lifespan_context(app), client:
+        yield database, counted
+    database.close()
+
+
+PLACES = ["/simple/{}/", "/alice/simple/{}/", "/alice/{}/simple/{}/", "/alice/{}/simple/", "/alice/{}/simple/numpy/",
+          "/files/alice/{}/0123/x.whl"]  # fmt: skip
+
+
+async def test_hidden_and_absent_cost_the_same(application):
+    """The same number of statements the first time, and none the second: time does not tell them apart either."""
+    database, counted = application
+    with database.write() as session:
+        owner, stranger = create_owner(session, "alice"), create_owner(session, "bob")
+        token = create_token(session, stranger, "test", ["read"])[1]
+        for number in range(2 * len(PLACES)):
+            facts = {"display_name": "hidden", "visibility": "private", "created_at": now()}
+            session.add(Project(owner_id=owner.id, name=f"hidden-{number}", **facts))
+    await counted("/alice/absent/simple/", basic(token))  # the token itself is looked up
+    for number, (place, caller) in enumerate(itertools.product(PLACES, ({}, basic(token)))):
+        hidden = [await counted(place.replace("{}", f"hidden-{number}"), caller) for _ in range(2)]
+        absent = [await counted(place.replace("{}", f"absent-{number}"), caller) for _ in range(2)]
+        assert hidden == absent, place
+        assert hidden[0][1] > 0
+        assert hidden[1][1] == 0
