@@ -19,8 +19,10 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from pydantic import BaseModel
 
-from verifiers.errors import HubDeniedError, HubError, HubNotFoundError, HubRefusedError, HubUnavailableError
+from verifiers.errors import HubDeniedError, HubNotFoundError, HubRefusedError, HubUnavailableError
+from verifiers.hub.client import HubClient, refusal
 from verifiers.hub.package.names import normalise, parse_wheel_name
+from verifiers.hub.same_content import same_content
 from verifiers.hub.schema import (
     CheckReport,
     NewFile,
@@ -37,7 +39,6 @@ from verifiers.hub.schema import (
 
 if TYPE_CHECKING:
     from verifiers.hub.build import Built
-    from verifiers.hub.client import HubClient
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -109,8 +110,6 @@ def make_plan(
     HubRefusedError if the version is published with other content; files that were built again, and hold the same, are
     replaced in the plan by those that are published.
     """
-    from verifiers.hub.same_content import same_content
-
     named = parse_wheel_name(built.wheel.name)
     owner = owner or hub.get("/api/v1/whoami", Whoami).owner
     name, version = normalise(named.name), named.version
@@ -197,7 +196,7 @@ def _session(hub: HubClient, plan: Plan) -> SessionInfo:
             hub.request("DELETE", place)  # of an earlier build that was not finished
             continue
         if not answer.is_success:
-            raise refused(answer, hub.url)
+            raise refusal(answer, hub.url)
         return hub.read(answer, SessionInfo)
     raise AssertionError
 
@@ -248,13 +247,6 @@ def wait_until_visible(hub: HubClient, plan: Plan, seconds: float) -> None:
             )
         time.sleep(pause)
         pause = min(2 * pause, 1.0)
-
-
-def refused(answer: Any, url: str) -> HubError:
-    """The error that a response stands for."""
-    from verifiers.hub.client import refusal
-
-    return refusal(answer, url)
 
 
 def sha256_of(path: Path) -> str:
