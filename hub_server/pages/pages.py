@@ -1,17 +1,20 @@
-"""The pages: start, search, owner, project, release, and the style sheet that they share.
+"""The pages: start, search, owner, project, release, difference, and the style sheet that they share.
 
 Private projects look absent to those who may not see them, as in the JSON twins: both come from the same services.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 from urllib.parse import quote, urlencode
 
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
+from packaging.version import Version
 
 from hub_server.accounts.auth import HubContext, OptionalPrincipal
+from hub_server.packages.archives import difference, wheel_to_open
 from hub_server.packages.models import Project, Release
 from hub_server.packages.records import project_info, release_info, short_release
 from hub_server.packages.service import latest_of, release_of, releases_of, visible_project
@@ -27,6 +30,8 @@ NEWEST = 20
 HITS = 20
 VERSIONS = 50
 """Versions that a project's page lists before it is asked for all."""
+
+ShownVersion = Annotated[str, Query(max_length=100)]
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False, default_response_class=HTMLResponse)
 
@@ -88,6 +93,32 @@ def project_page(
             request, "project.html", twin=f"/api/v1/{info.owner}/{info.name}", project=info,
             versions=info.releases[:number], **_release_values(base, found, shown),
         )  # fmt: skip
+
+
+@router.get("/{owner}/{name}/diff")
+def difference_page(
+    owner: str, name: str, request: Request, context: HubContext, principal: OptionalPrincipal,
+    a: ShownVersion = "", b: ShownVersion = "",
+) -> Response:  # fmt: skip
+    """What changed from release `a` to release `b`: by default, what the latest one changed."""
+    with context.database.read() as session:
+        found = visible_project(session, owner, name, principal)
+        releases = releases_of(session, found)
+        after = release_of(session, found, b) if b else latest_of(releases) or next(iter(releases), None)
+        before = release_of(session, found, a) if a else _release_before(releases, after)
+        wheels = [(wheel_to_open(found, one), one) for one in (before, after) if one is not None]
+        info = project_info(base_url(request, context.settings), found, releases)
+    told = difference(context, *wheels) if len(wheels) == 2 else None
+    pair = {"a": before.shown if before else "", "b": after.shown if after else ""}
+    return page(
+        request, "difference.html", twin=f"/api/v1/{info.owner}/{info.name}/diff?{urlencode(pair)}" if told else None,
+        project=info, told=told, pair=pair,
+    )  # fmt: skip
+
+
+def _release_before(releases: Sequence[Release], release: Release | None) -> Release | None:
+    """The next lower version; `releases` are from the highest down."""
+    return next((one for one in releases if release and Version(one.shown) < Version(release.shown)), None)
 
 
 @router.get("/{owner}/{name}/{version}")

@@ -17,7 +17,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from hub_server.context import Context
 from hub_server.operations.middleware import note
 from hub_server.packages.urls import base_url
-from hub_server.pages.shown import size_text
+from hub_server.pages.shown import diff_lines, size_text, value_text
 from hub_server.problems import Problem
 
 STYLE = (files("hub_server.pages") / "static" / "hub.css").read_bytes()
@@ -38,7 +38,7 @@ _TEMPLATES = Environment(
     loader=PackageLoader("hub_server.pages"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
     lstrip_blocks=True, auto_reload=False,
 )  # fmt: skip
-_TEMPLATES.filters["size"] = size_text
+_TEMPLATES.filters.update(size=size_text, diff_lines=diff_lines, value=value_text)
 
 
 def page(request: Request, template: str, *, twin: str | None, status: int = 200, **values: Any) -> HTMLResponse:

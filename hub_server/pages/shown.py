@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -60,6 +61,19 @@ def checked(report: Mapping[str, Any] | None, release: ReleaseInfo) -> str | Non
     counts = ", ".join(f"{statuses.count(status)} {status}" for status in ("ok", "failed", "skipped"))
     where = f"{str(report['made_at'])[:10]}, SDK {report['sdk_version']}, Python {report['python']}"
     return f"{len(statuses)} checks by the author ({where}): {counts}"
+
+
+def diff_lines(diff: str) -> list[tuple[str, str]]:
+    """The lines of a unified diff with the element that says what each is: `ins`, `del` or `span`."""
+    kinds = {"+": "ins", "-": "del"}
+    return [(kinds.get(line[:1], "span"), line) for line in diff.split("\n")]
+
+
+def value_text(value: Any) -> str:
+    """A statement of the metadata for people."""
+    if value is None or value in ("", [], {}):
+        return "nothing"
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def size_text(size: int) -> str:

@@ -88,7 +88,8 @@ def check_form(page: Page) -> None:
     assert len(ids) == len(set(ids))
     referred = [one for _, attributes in page.tags for one in (attributes.get("aria-labelledby") or "").split()]
     assert {*referred, *(label["for"] for label in page.all("label"))} <= set(ids)
-    assert all(field.get("id") in {label["for"] for label in page.all("label")} for field in page.all("input"))
+    labelled = {label["for"] for label in page.all("label")}
+    assert {field.get("id") for field in page.all("input") + page.all("select")} <= labelled
     levels = [int(name[1]) for name, _ in page.tags if re.fullmatch("h[1-6]", name)]
     assert levels[0] == 1 and levels.count(1) == 1
     assert all(after - before <= 1 for before, after in itertools.pairwise(levels))
@@ -215,6 +216,36 @@ def test_an_owner_is_shown(hub, store):
     absent = get(hub, "/nobody-here", status=404)
     check_form(absent)
     assert "there is no owner nobody-here" in absent.text
+
+
+def test_two_releases_are_compared(hub):
+    """Files with the lines that changed, dependencies and statements of the metadata; the newest two by default."""
+    owner = hub.owner()
+    evil = "<script>alert(1)</script>"
+    publish(hub, owner, files={"gone.txt": "old", "demo_env_data.txt": "plain\n"})
+    headers = {"Summary": evil, "Requires-Dist": ["verifiers>=0.1", "numpy>=2"]}
+    publish(hub, owner, version="0.2.0", files={"demo_env_data.txt": f"{evil}\n"}, headers=headers)
+    page = get(hub, f"/{owner.slug}/demo-env/diff")
+    check_form(page)
+    assert "+ numpy>=2" in page.text and f"+{evil}" in page.text and "gone.txt removed" in page.text
+    assert get(hub, f"/{owner.slug}/demo-env/diff?a=0.1&b=v0.2.0").text == page.text
+    back = get(hub, f"/{owner.slug}/demo-env/diff?a=0.2.0&b=0.1.0")
+    assert "- numpy>=2" in back.text and f"-{evil}" in back.text
+    twin = httpx.get(f"{hub.url}{page.twin()}").json()
+    assert (twin["before"], twin["after"]) == (f"{owner.slug}/demo-env@0.1.0", f"{owner.slug}/demo-env@0.2.0")
+    assert f"/{owner.slug}/demo-env/diff" in get(hub, f"/{owner.slug}/demo-env").links()
+    get(hub, f"/{owner.slug}/demo-env/diff?a=7", status=404)
+
+
+def test_one_release_has_nothing_to_be_compared_with(sqlite_hub, store_of_sqlite):
+    """The page says so; a private project has none for others."""
+    me = sqlite_hub.owner().slug
+    store_of_sqlite.release(f"{me}/e")
+    page = get(sqlite_hub, f"/{me}/e/diff")
+    check_form(page)
+    assert "no two releases" in page.text
+    store_of_sqlite.change(f"{me}/e", visibility="private")
+    get(sqlite_hub, f"/{me}/e/diff", status=404)
 
 
 def test_the_newest_releases_come_first(hub, store):
