@@ -1,4 +1,4 @@
-"""The pages: start, search, owner, project, release, difference, and the style sheet that they share.
+"""The pages: start, search, owner, project, release, its contents, difference, and the style sheet that they share.
 
 Private projects look absent to those who may not see them, as in the JSON twins: both come from the same services.
 """
@@ -14,7 +14,7 @@ from fastapi.responses import HTMLResponse, RedirectResponse
 from packaging.version import Version
 
 from hub_server.accounts.auth import HubContext, OptionalPrincipal
-from hub_server.packages.archives import difference, wheel_to_open
+from hub_server.packages.archives import difference, members_of, wheel_to_open
 from hub_server.packages.models import Project, Release
 from hub_server.packages.records import project_info, release_info, short_release
 from hub_server.packages.service import latest_of, release_of, releases_of, visible_project
@@ -137,6 +137,28 @@ def release_page(
         return page(
             request, "release.html", twin=f"/api/v1{path}", project=info, **_release_values(base, found, release)
         )
+
+
+@router.get("/{owner}/{name}/{version}/contents")
+def contents_page(
+    owner: str, name: str, version: str, request: Request, context: HubContext, principal: OptionalPrincipal
+) -> Response:
+    """What the wheel of a release holds; a file's link shows its text."""
+    with context.database.read() as session:
+        found = visible_project(session, owner, name, principal)
+        release = release_of(session, found, version)
+        wheel = wheel_to_open(found, release)
+        path = f"/{found.owner.slug}/{found.name}/{quote(release.shown)}"
+    held = members_of(context, wheel)
+    return page(request, "contents.html", twin=f"/api/v1{path}/files/", held=held, path=path)
+
+
+@router.get("/{owner}/")
+@router.get("/{owner}/{name}/")
+def without_slash(request: Request, context: HubContext, owner: str, name: str = "") -> Response:
+    """The address of an owner or a project has no slash at its end."""
+    path = "/".join(quote(part, safe="") for part in (owner, name) if part)
+    return RedirectResponse(f"{base_url(request, context.settings)}/{path}", 301)
 
 
 def _release_values(base: str, project: Project, release: Release | None) -> dict[str, Any]:

@@ -248,6 +248,22 @@ def test_one_release_has_nothing_to_be_compared_with(sqlite_hub, store_of_sqlite
     get(sqlite_hub, f"/{me}/e/diff", status=404)
 
 
+def test_the_contents_of_a_wheel_are_listed(hub):
+    """Each file with its size; its link shows its text, and nothing of it runs."""
+    owner = hub.owner()
+    evil = "<script>alert(1)</script>"
+    publish(hub, owner, files={"demo_env_data/a b#c.html": evil, "demo_env_data/<i>.txt": "x"})
+    (link,) = [link for link in get(hub, f"/{owner.slug}/demo-env/0.1.0").links() if link.endswith("/contents")]
+    page = get(hub, link)
+    check_form(page)
+    assert "demo_env_data/<i>.txt 1 B" in page.text
+    (path,) = [link for link in page.links() if link.endswith(".html")]
+    answer = httpx.get(f"{hub.url}{path}")
+    assert (answer.text, answer.headers["content-type"]) == (evil, "text/plain; charset=utf-8")
+    twin = httpx.get(f"{hub.url}{page.twin()}").json()
+    assert "demo_env_data/a b#c.html" in [member["path"] for member in twin["members"]]
+
+
 def test_the_newest_releases_come_first(hub, store):
     """The start page lists what was published last, without what is deleted or in quarantine."""
     me = hub.owner().slug
@@ -263,12 +279,14 @@ def test_the_newest_releases_come_first(hub, store):
 
 
 def test_other_spellings_lead_to_the_one_address(hub, store):
-    """`My.Env` and `v1.0.0` are redirected; a version that is not there is a page that says so."""
+    """`My.Env`, `v1.0.0` and a slash at the end are redirected; a version that is not there is a page that says so."""
     me = hub.owner().slug
     store.release(f"{me}/my-env", "1.0")
     for path, right in {"My.Env": "my-env", "my-env/v1.0.0": "my-env/1.0", "My_Env/1": "my-env/1.0"}.items():
         answer = httpx.get(f"{hub.url}/{me}/{path}")
         assert (answer.status_code, answer.headers["location"]) == (301, f"{hub.url}/{me}/{right}")
+    for path in (f"{me}/", f"{me}/my-env/"):
+        assert httpx.get(f"{hub.url}/{path}").headers["location"] == f"{hub.url}/{path[:-1]}"
     assert "no release 9" in get(hub, f"/{me}/my-env/9", status=404).text
 
 
