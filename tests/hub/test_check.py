@@ -203,6 +203,13 @@ def test_the_first_check_that_fails_says_why(played, name):
     assert {result.status for result in results[results.index(failed[0]) + 1 :]} <= {"skipped"}
 
 
+def test_what_an_environment_writes_among_the_results_is_none(played):
+    """It may find the pipe; it can not end the command with it."""
+    noise = "import os\nfor number in range(3, 20):\n    try:\n        os.write(number, b'x\\n{\"id\": \"y\"}\\n')\n"
+    results = played(f"{noise}    except OSError:\n        pass\n{MODULE}")
+    assert [(result.id, result.status) for result in results] == [(name, "ok") for name in PLAYED]
+
+
 def test_what_hangs_is_ended(played):
     """Also what keeps the pipe open and ignores the end of its parent."""
     results = played("import time\ntime.sleep(600)\n", seconds=2.0)

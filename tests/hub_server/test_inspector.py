@@ -195,6 +195,15 @@ def test_a_fault_of_ours_is_logged_and_refuses_the_file(inspector, tmp_path, cap
     assert inspector.inspect(good, good.name, Policy()).name == "demo-env"
 
 
+def test_the_processes_know_nothing_of_the_hubs_settings(inspector, tmp_path, monkeypatch):
+    """The URL of the database may hold a password."""
+    monkeypatch.setenv("HUB_DATABASE_URL", "postgresql://hub:secret@db/hub")
+    good = write_wheel(tmp_path)
+    inspector.inspect(good, good.name, Policy())
+    (pid,) = worker_pids()
+    assert b"secret" not in Path(f"/proc/{pid}/environ").read_bytes()
+
+
 def test_closing_ends_the_processes(tmp_path):
     """Also one that a late file started afterwards."""
     inspector = Inspector(2)

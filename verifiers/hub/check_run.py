@@ -18,6 +18,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
+from pydantic import ValidationError
+
 from verifiers.hub.schema import CheckResult
 
 PLAYED = ("import", "load", "evaluate")
@@ -68,7 +70,12 @@ def _listen(
     began = time.monotonic()
     deadline = began + seconds
     for line in _lines(pipe, deadline):
-        result = CheckResult.model_validate_json(line)
+        try:
+            result = CheckResult.model_validate_json(line)
+        except ValidationError:
+            continue  # whatever the environment wrote there, it is no result
+        if result.id not in waiting:
+            continue
         told(result)
         waiting.remove(result.id)
         began = time.monotonic()
