@@ -1,7 +1,7 @@
 """Search: the projects whose words begin with all words of a question.
 
 The hits come as streams, one after another: whole names that begin with the whole question, then whole names, words of
-names, owners, keywords and summaries that begin with its longest word, each by word and age. All are ranges of one
+names, owners, keywords and summaries that begin with its rarest word, each by word and age. All are ranges of one
 index, so a page is read without sorting, and a cursor is the place in it where the page ended.
 """
 
@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from sqlalchemy import ColumnElement, and_, literal, select, tuple_
+from sqlalchemy import ColumnElement, and_, func, literal, select, tuple_
 from sqlalchemy.orm import InstrumentedAttribute, Session, aliased
 
 from hub_server.accounts.service import Principal
@@ -30,12 +30,23 @@ _BEYOND = "\U0010ffff"
 """After every character of a word."""
 
 
+MANY = 500
+"""Rows from which on a word counts as frequent, however many more it has."""
+
+
 class Position(NamedTuple):
     """Where a page ended: which stream, and the last word and project of it."""
 
     stream: int
     term: str
     project_id: int
+
+
+class Cursor(NamedTuple):
+    """What `after` says: which word picked the rows, and where the page ended."""
+
+    main: str
+    position: Position
 
 
 @dataclass(frozen=True)
@@ -52,20 +63,19 @@ class Question:
         return [(NAME, self.whole), *by_main] if self.others else by_main if self.main else [(NAME, "")]
 
 
-def read_question(text: str) -> Question:
-    """The words of a question. The longest picks the rows: it is likely the rarest, and always the same."""
-    found = list(dict.fromkeys(words(text)))[:MAX_WORDS]
-    main = max(found, key=len, default="")
-    return Question("-".join(found), main, tuple(word for word in found if word != main))
-
-
 def search(
     session: Session, text: str, principal: Principal | None, limit: int, after: str | None
 ) -> SearchAnswer:
     """One page of what the caller may see."""
-    question = read_question(text)
+    asked = list(dict.fromkeys(words(text)))[:MAX_WORDS]
+    if after is None:
+        main, start = _rarest(session, asked), Position(0, "", 0)
+    else:
+        main, start = _read_cursor(after)
+    question = Question("-".join(asked), main, tuple(word for word in asked if word != main))
     streams = question.streams()
-    start = Position(0, "", 0) if after is None else _read_cursor(after, len(streams))
+    if (main not in asked and asked) or start.stream >= len(streams):
+        raise BadCursor("after is no cursor of this search")
     seen = visible_where(session, principal)
     found: list[Position] = []
     for number in range(start.stream, len(streams)):
@@ -74,8 +84,23 @@ def search(
         if len(found) > limit:
             break
     page = found[:limit]
-    following = _cursor(page[-1]) if len(found) > limit else None
+    following = _cursor(Cursor(main, page[-1])) if len(found) > limit else None
     return SearchAnswer(hits=_hits(session, [position.project_id for position in page]), next=following)
+
+
+def _rarest(session: Session, asked: Sequence[str]) -> str:
+    """The word with the fewest rows, as far as it is worth counting: by it there is the least to look through."""
+    if len(asked) < 2:
+        return "".join(asked)
+    counted = {}
+    for word in asked:
+        rows = (
+            select(SearchTerm.term).where(SearchTerm.place == place, _begins(SearchTerm.term, word)).limit(MANY)
+            for place in PLACES
+        )
+        counts = (select(func.count()).select_from(one.subquery()).scalar_subquery() for one in rows)
+        counted[word] = min(MANY, sum(session.execute(select(*counts)).one()))
+    return min(asked, key=lambda word: (counted[word], -len(word), word))
 
 
 def _read(
@@ -135,16 +160,16 @@ def hit_of(project: Project, releases: Sequence[Release]) -> SearchHit:
     )  # fmt: skip
 
 
-def _cursor(position: Position) -> str:
-    return base64.urlsafe_b64encode(json.dumps(position).encode()).rstrip(b"=").decode()
+def _cursor(cursor: Cursor) -> str:
+    return base64.urlsafe_b64encode(json.dumps(cursor).encode()).rstrip(b"=").decode()
 
 
-def _read_cursor(text: str, streams: int) -> Position:
+def _read_cursor(text: str) -> Cursor:
     try:
-        stream, term, project_id = json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
+        main, (stream, term, project_id) = json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
     except (ValueError, TypeError, binascii.Error):
         raise BadCursor("after is no cursor of this search") from None
-    right = isinstance(stream, int) and isinstance(term, str) and isinstance(project_id, int)
-    if not right or not 0 <= stream < streams or "\0" in term or not 0 <= project_id < 2**31:
+    right = isinstance(stream, int) and isinstance(project_id, int) and isinstance(main, str) and isinstance(term, str)
+    if not right or "\0" in term or stream < 0 or not 0 <= project_id < 2**31:
         raise BadCursor("after is no cursor of this search")
-    return Position(stream, term, project_id)
+    return Cursor(main, Position(stream, term, project_id))

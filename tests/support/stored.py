@@ -35,9 +35,11 @@ from tests.support.hub import LiveHub
 from verifiers.hub.package.names import canonical_version, normal_version
 
 
-def principal(owner: Owner, *scopes: str, patterns: tuple[str, ...] = ()) -> Principal:
+def principal(
+    owner: Owner, *scopes: str, patterns: tuple[str, ...] = (), site_admin: bool = False
+) -> Principal:
     """Who asks, with a token of these scopes (`read` if none is named)."""
-    return Principal(owner.id, owner.slug, "token", frozenset(scopes or ("read",)), patterns)
+    return Principal(owner.id, owner.slug, "token", frozenset(scopes or ("read",)), patterns, site_admin)
 
 
 @contextmanager

@@ -265,7 +265,7 @@ def test_an_answer_as_of_a_serial_never_changes(empty_database, before, after, r
     database = empty_database()
     try:
         store = Store(database)
-        who = principal(store.owner("root"), "admin")
+        who = principal(store.owner("root"), site_admin=True)
         for step in before:
             apply(store, step)
         with database.read() as session:
