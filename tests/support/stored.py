@@ -39,7 +39,7 @@ def principal(
     owner: Owner, *scopes: str, patterns: tuple[str, ...] = (), site_admin: bool = False
 ) -> Principal:
     """Who asks, with a token of these scopes (`read` if none is named)."""
-    return Principal(owner.id, owner.slug, "token", frozenset(scopes or ("read",)), patterns, site_admin)
+    return Principal(owner.id, owner.slug, "token", frozenset(scopes or ("read",)), patterns, site_admin=site_admin)
 
 
 @contextmanager
