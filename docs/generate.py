@@ -26,6 +26,9 @@ from verifiers.types import EvalConfig
 from verifiers.validation.checks import CHECKS
 
 ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT))
+from docs.hub_api import hub_api_page  # noqa: E402 - found once the folder is on the path
+
 REFERENCE = ROOT / "docs" / "reference"
 NOTICE = "<!-- Written by docs/generate.py from the code: change the code, then run `make docs`. -->\n"
 
@@ -376,6 +379,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "settings.md": settings_page,
     "checks.md": checks_page,
     "hub-rules.md": hub_rules_page,
+    "hub-api.md": hub_api_page,
 }
 
 

@@ -16,6 +16,7 @@ from sqlalchemy.exc import DataError, OperationalError, TimeoutError as NoConnec
 from starlette.exceptions import HTTPException
 
 from hub_server.accounts import api as accounts
+from hub_server.answers import errors
 from hub_server.context import open_context
 from hub_server.operations import api as operations
 from hub_server.operations.metrics import watch_pool
@@ -46,7 +47,7 @@ def create_app(settings: Settings) -> FastAPI:
         context.inspector.close()
         context.database.close()
 
-    app = FastAPI(title="hub", version="1", lifespan=life, redirect_slashes=False)
+    app = FastAPI(title="hub", version="1", lifespan=life, redirect_slashes=False, responses=errors())
     app.state.context = context
     app.add_middleware(Watch, settings=settings)
     for kind in (OperationalError, NoConnectionError, StorageError):

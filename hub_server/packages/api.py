@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session
 
 from hub_server.accounts.auth import HubContext, OptionalPrincipal
 from hub_server.accounts.service import Principal
+from hub_server.answers import errors_of_text
 from hub_server.packages.archives import Wheel, difference, members_of, text_in, wheel_to_open
 from hub_server.packages.models import Release
 from hub_server.packages.records import project_info, release_info
@@ -66,7 +67,11 @@ def members(
     return members_of(context, found)
 
 
-@router.get("/{owner}/{name}/{version}/files/{path:path}", response_class=PlainTextResponse)
+@router.get(
+    "/{owner}/{name}/{version}/files/{path:path}",
+    response_class=PlainTextResponse,
+    responses=errors_of_text(413, 415),
+)
 def member(
     owner: str, name: str, version: str, path: str, context: HubContext, principal: OptionalPrincipal,
     wheel: WheelName = None,

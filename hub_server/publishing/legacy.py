@@ -14,6 +14,7 @@ from starlette.requests import ClientDisconnect
 
 from hub_server.accounts.auth import optional_principal
 from hub_server.accounts.service import Principal
+from hub_server.answers import text_errors
 from hub_server.context import Context, get_context
 from hub_server.fault_points import reach
 from hub_server.operations.middleware import note
@@ -24,7 +25,7 @@ from hub_server.publishing.pipeline import Publication, publish
 from hub_server.publishing.receive import FORM_BYTES, Form, FormReceiver, Upload
 from verifiers.hub.package.refusal import RefusedError
 
-router = APIRouter(tags=["publishing"])
+router = APIRouter(tags=["publishing"], responses=text_errors())
 
 BATCH = 1 << 20
 """Bytes of the body that are handed to a thread at a time: parsing, hashing and writing are no work of the loop's."""
