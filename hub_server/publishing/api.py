@@ -81,7 +81,10 @@ def offset(
     return Response(None, 204, {"Upload-Offset": str(here), "Upload-Length": str(file.size)})
 
 
-@router.put("/{session}/{filename}", status_code=204)
+_BYTES = {"requestBody": {"required": True, "content": {"application/octet-stream": {"schema": {"type": "string"}}}}}
+
+
+@router.put("/{session}/{filename}", status_code=204, openapi_extra=_BYTES)
 async def send(
     owner: str, name: str, session: str, filename: str, request: Request, principal: RequiredPrincipal,
     context: HubContext, upload_offset: Annotated[int, Header(ge=0)] = 0,

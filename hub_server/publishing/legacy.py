@@ -100,14 +100,38 @@ def check_form(form: Form) -> Upload:
     return upload
 
 
-@router.post("/legacy/", response_class=PlainTextResponse)
+_TEXT = {"type": "string"}
+_FORM = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "multipart/form-data": {
+                "schema": {
+                    "type": "object",
+                    "required": [":action", "protocol_version", *REQUIRED, "content"],
+                    "properties": {
+                        ":action": {"const": "file_upload"},
+                        "protocol_version": {"const": "1"},
+                        **dict.fromkeys(REQUIRED, _TEXT),
+                        "filetype": {"enum": sorted(KINDS)},
+                        **dict.fromkeys(("sha256_digest", "blake2_256_digest", "md5_digest"), _TEXT),
+                        "content": {"type": "string", "contentMediaType": "application/octet-stream"},
+                    },
+                }
+            }
+        },
+    }
+}
+
+
+@router.post("/legacy/", response_class=PlainTextResponse, openapi_extra=_FORM)
 @router.post("/legacy", response_class=PlainTextResponse, include_in_schema=False)
 async def upload_to_own(request: Request) -> PlainTextResponse:
     """Publish a file for the token's own owner, as uv publish and twine do."""
     return await receive(request, None)
 
 
-@router.post("/{owner}/legacy/", response_class=PlainTextResponse)
+@router.post("/{owner}/legacy/", response_class=PlainTextResponse, openapi_extra=_FORM)
 @router.post("/{owner}/legacy", response_class=PlainTextResponse, include_in_schema=False)
 async def upload_to(request: Request, owner: str) -> PlainTextResponse:
     """Publish a file for this owner, as uv publish and twine do."""
