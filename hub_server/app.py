@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -25,6 +26,7 @@ from hub_server.packages import api as packages, manage_api as projects
 from hub_server.pages import api as owner_projects, pages
 from hub_server.problems import Problem, Unavailable
 from hub_server.publishing import api as publishing, legacy
+from hub_server.publishing.errors import NoSpace
 from hub_server.resolution import api as resolution
 from hub_server.search import api as search
 from hub_server.settings import Settings
@@ -53,6 +55,7 @@ def create_app(settings: Settings) -> FastAPI:
     for kind in (OperationalError, NoConnectionError, StorageError):
         app.add_exception_handler(kind, _answer_unavailable)
     app.add_exception_handler(DataError, _answer_unstorable)
+    app.add_exception_handler(OSError, _answer_no_room)
     app.add_exception_handler(Problem, _answer_problem)
     app.add_exception_handler(RefusedError, _answer_refused)
     app.add_exception_handler(HTTPException, _answer_http_error)
@@ -76,6 +79,15 @@ def _answer_unavailable(request: Request, error: Exception) -> JSONResponse:
     what = "storage" if isinstance(error, StorageError) else "database"
     structlog.get_logger().error(f"the {what} does not answer", exc_info=error)
     return _answer_problem(request, Unavailable(f"the hub's {what} does not answer", headers={"Retry-After": "10"}))
+
+
+def _answer_no_room(request: Request, error: Exception) -> JSONResponse:
+    """A disk that is full, or takes nothing, is no fault of the request; any other error of the system is ours."""
+    assert isinstance(error, OSError)
+    if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
+        raise error
+    structlog.get_logger().error("the disk takes nothing", exc_info=error)
+    return _answer_problem(request, NoSpace("the hub has no room for it now", headers={"Retry-After": "60"}))
 
 
 def _answer_refused(request: Request, refused: Exception) -> JSONResponse:

@@ -4,6 +4,7 @@ import httpx
 import pytest
 
 from tests.support.archives import make_sdist, make_wheel, sdist_name, wheel_name, write_sdist, write_wheel
+from tests.support.hub import running_hub
 from tests.support.uploads import multipart, post_body, post_upload, upload_body
 from verifiers.hub.schema import ReleaseInfo
 
@@ -185,3 +186,38 @@ def test_source_first_then_the_wheel(hub):
         release = client.get(f"/api/v1/{owner.slug}/demo-env/0.1.0", ReleaseInfo)
     assert release.facts["needs"]["secrets"] == ["SEARCH_API_KEY"]
     assert release.facts["import_names"] == ["demo_env"]
+
+
+def test_a_deleted_version_does_not_come_back(hub):
+    """After a deletion the same file is refused, and yanking is suggested for the next time."""
+    owner = hub.owner()
+    assert post_upload(hub, owner.token, wheel_name(), make_wheel()).status_code == 200
+    with hub.client(owner.token) as client:
+        assert client.http.delete(f"/api/v1/{owner.slug}/demo-env/0.1.0").is_success
+    again = post_upload(hub, owner.token, wheel_name(), make_wheel())
+    assert (again.status_code, "yank" in again.text, again.text.endswith("[deleted-version]\n")) == (400, True, True)
+
+
+def test_members_publish_for_their_organisation(hub):
+    """A publisher's token is enough for `/{organisation}/legacy/`, a reader's is not."""
+    team, ann, ben = hub.owner("organisation"), hub.owner(), hub.owner()
+    with hub.client(team.token) as client:
+        for who, role in ((ann, "publisher"), (ben, "reader")):
+            place = f"/api/v1/owners/{team.slug}/members/{who.slug}"
+            answer = client.http.put(place, json={"role": role})
+            assert answer.is_success, answer.text
+    sent = {"path": f"/{team.slug}/legacy/"}
+    assert post_upload(hub, ben.token, wheel_name(), make_wheel(), **sent).status_code == 403
+    assert post_upload(hub, ann.token, wheel_name(), make_wheel(), **sent).status_code == 200
+
+
+@pytest.mark.slow
+def test_new_projects_are_limited_where_the_hub_says_so(database_url, tmp_path):
+    """The sixth new project at once is a 429 that says when to come again; the same bytes again cost nothing."""
+    with running_hub(tmp_path / "data", database_url=database_url, rate_limits="true") as hub:
+        owner = hub.owner()
+        names = [f"env-{number}" for number in range(6)]
+        answers = [post_upload(hub, owner.token, wheel_name(name), make_wheel(name)) for name in names]
+        assert [answer.status_code for answer in answers] == [200] * 5 + [429]
+        assert int(answers[-1].headers["retry-after"]) > 60
+        assert post_upload(hub, owner.token, wheel_name("env-0"), make_wheel("env-0")).status_code == 200
