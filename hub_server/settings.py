@@ -39,6 +39,10 @@ class Settings(BaseSettings):
         None, pattern=r"^https?://[^/?#\s]+(/[^?#\s]*)?$",
         description="URL that clients see, where a reverse proxy stands in front.",
     )  # fmt: skip
+    upstream_index: str | None = Field(
+        None, pattern=r"^https?://[^?#\s]+$",
+        description="Simple index to which OWNER/NAME/full/simple/ sends for names that are not the hub's.",
+    )  # fmt: skip
     forwarded_allow_ips: str = Field(
         "127.0.0.1", description="Addresses of proxies whose X-Forwarded-For and -Proto are believed; * for all."
     )

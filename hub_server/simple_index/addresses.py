@@ -3,6 +3,7 @@
     parse("/simple/my-env/")                   IndexAddress(None, None, "my-env", slash=True)      the whole hub
     parse("/alice/simple/my-env/")             IndexAddress("alice", None, "my-env", slash=True)   an owner
     parse("/alice/my-env/simple/numpy/")       IndexAddress("alice", "my-env", "numpy", slash=True)
+    parse("/alice/my-env/full/simple/numpy/")  the same with full=True: what it does not have is elsewhere
     parse("/files/alice/my-env/<sha256>/my_env-1.0-py3-none-any.whl")                              FileAddress(...)
 """
 
@@ -26,6 +27,7 @@ class IndexAddress(NamedTuple):
     project: str | None
     name: str | None
     slash: bool
+    full: bool = False
 
     @property
     def is_normal(self) -> bool:
@@ -36,11 +38,11 @@ class IndexAddress(NamedTuple):
     def template(self) -> str:
         """The form of the address, for logs and metrics."""
         before = "" if self.owner is None else "/{owner}" if self.project is None else "/{owner}/{project}"
-        return f"{before}/simple/" + ("" if self.name is None else "{name}/")
+        return f"{before}{'/full' * self.full}/simple/" + ("" if self.name is None else "{name}/")
 
     def normal_path(self) -> str | None:
         """The one spelling. None if no project can have that name."""
-        before = [quote(part) for part in (self.owner, self.project) if part is not None]
+        before = [quote(part) for part in (self.owner, self.project) if part is not None] + ["full"] * self.full
         try:
             after = [] if self.name is None else [normalise(self.name)]
         except UserError:
@@ -80,17 +82,15 @@ def parse(path: str) -> Address | None:
             return _index(parts[1], None, parts[3:])
         if count > 3 and parts[3] == "simple":
             return _index(parts[1], parts[2], parts[4:])
+        if count > 4 and parts[3:5] == ["full", "simple"]:
+            return _index(parts[1], parts[2], parts[5:], full=True)
     return None
 
 
-def _index(owner: str | None, project: str | None, rest: list[str]) -> IndexAddress | None:
+def _index(owner: str | None, project: str | None, rest: list[str], *, full: bool = False) -> IndexAddress | None:
     match rest:
-        case []:
-            return IndexAddress(owner, project, None, slash=False)
-        case [""]:
-            return IndexAddress(owner, project, None, slash=True)
-        case [name]:
-            return IndexAddress(owner, project, name, slash=False)
-        case [name, ""]:
-            return IndexAddress(owner, project, name, slash=True)
+        case [] | [""]:
+            return IndexAddress(owner, project, None, bool(rest), full)
+        case [name] | [name, ""]:
+            return IndexAddress(owner, project, name, len(rest) == 2, full)
     return None

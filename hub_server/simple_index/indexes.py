@@ -43,8 +43,8 @@ from hub_server.simple_index.watch import ACCOUNTS, JournalWatch
 
 T = TypeVar("T")
 
-PAGE_BYTES = 48 * 1024 * 1024
-FACTS = 40_000
+PAGE_BYTES = 32 * 1024 * 1024
+FACTS = 20_000
 """What a process keeps: bytes of pages, and facts such as what a name means."""
 
 
@@ -55,6 +55,8 @@ class Indexes:
         self._database = context.database
         self._storage = context.storage
         self._prefix = urlsplit(context.settings.public_url or "").path.rstrip("/")
+        upstream = context.settings.upstream_index
+        self._upstream = None if upstream is None else upstream.rstrip("/")
         self.watch = JournalWatch(context.database)
         self._pages: Cache[Page] = Cache(self.watch, PAGE_BYTES)
         self._plain_names = PlainNames(self.watch)
@@ -74,6 +76,8 @@ class Indexes:
         if form is None:
             return NOT_ACCEPTABLE
         await self.watch.catch_up()
+        if address.full and self._upstream is None:
+            return NOT_FOUND
         if address.name is None:
             return await self._listing(address, form, asked)
         if address.owner is None:
@@ -84,6 +88,8 @@ class Indexes:
             ref = await self._visible(address.owner, address.name, asked)
             if ref is None and await self._caller(asked) is None:
                 return LOG_IN
+        elif address.full and await self._is_elsewhere(address.owner, address.project, address.name, asked):
+            return Redirect(f"{self._upstream}/{address.name}/", 302)
         else:
             ref = await self._scoped(address.owner, address.project, address.name, asked)
         return NOT_FOUND if ref is None else await self._project_page(ref, form)
@@ -95,6 +101,11 @@ class Indexes:
         package = await self._visible(owner, project, asked)
         where = None if package is None else (await self._scope(package)).get(name)
         return None if where is None else await self._visible(*where, asked)
+
+    async def _is_elsewhere(self, owner: str, project: str, name: str, asked: Asked) -> bool:
+        """Whether a name is another index's: never one that the package's index is for, be it hidden or not there."""
+        package = await self._visible(owner, project, asked)
+        return package is not None and name not in await self._scope(package)
 
     async def _project_page(self, ref: ProjectRef, form: Form) -> Answer:
         def make(session: Session) -> Page:

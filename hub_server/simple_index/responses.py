@@ -119,18 +119,19 @@ class Refusal:
 
 
 class Redirect:
-    """301 to the one spelling of an address."""
+    """301 to the one spelling of an address, with the query string of the request; or 302 to another index."""
 
-    __slots__ = ("_location",)
+    __slots__ = ("_location", "_status")
 
-    def __init__(self, location: str) -> None:
+    def __init__(self, location: str, status: int = 301) -> None:
         self._location = location.encode("ascii")
+        self._status = status
 
     async def send(self, asked: Asked, send: Send) -> None:
-        """With the query string of the request."""
+        """Without a body."""
         query: bytes = asked.scope["query_string"]
         location = self._location + b"?" + query if query else self._location
-        await send_bytes(send, 301, [(b"location", location), (b"content-length", b"0")], b"")
+        await send_bytes(send, self._status, [(b"location", location), (b"content-length", b"0")], b"")
 
 
 class NotAcceptable(Problem):

@@ -2,12 +2,16 @@
 and a second index that has an impostor of everything.
 """
 
+import contextlib
 import http.server
 import threading
 
+import httpx
 import pytest
 
 from tests.support.archives import make_wheel, wheel_name
+from tests.support.hub import running_hub
+from tests.support.hub_rows import HubRows
 
 
 @pytest.fixture
@@ -117,3 +121,52 @@ def test_pip_with_hashed_addresses_takes_what_they_name(hub, installers, http, d
     wrong = installers.pip(installers.venv("other"), "install", "--index-url", public, urls[0][:-4] + "0000")
     assert wrong.code != 0
     assert "do not match the hashes" in wrong.said.lower()
+
+
+# --- one index for pip ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def full(tmp_path, public):
+    """The one index for pip of a package that needs both, on a hub that names the second index as its upstream."""
+    with running_hub(tmp_path / "data", upstream_index=public) as hub, contextlib.closing(HubRows(hub)) as rows:
+        owner = rows.owner()
+        headers = {"Requires-Dist": ["verifiers>=0.1", "from-public"]}
+        wheel = make_wheel("demo-env", "1.0", headers=headers)
+        facts = {"hub_dependencies": [f"{owner.slug}/secret"]}
+        rows.release(owner.slug, "demo-env", "1.0", wheel=wheel, headers=headers, facts=facts)
+        rows.release(owner.slug, "secret", "1.0", visibility="private")
+        alone = {"Requires-Dist": None}
+        sdk = make_wheel("verifiers", "1.0.0", {"verifiers/__init__.py": ""}, module=None, headers=alone)
+        rows.release("sdk", "verifiers", "1.0.0", wheel=sdk, headers=alone)
+        yield f"{hub.url}/{owner.slug}/demo-env/full/simple/"
+
+
+def test_pip_with_the_full_index_takes_the_right_ones(installers, full):
+    """One index: the hub's names from the hub although the other has higher versions, the rest from there."""
+    python = installers.venv()
+    ended = installers.pip(python, "install", "--index-url", full, "demo-env")
+    assert ended.code == 0, ended.said
+    assert installed(installers, python) == {"demo-env": "1.0", "verifiers": "1.0.0", "from-public": "9.0"}
+
+
+def test_no_name_of_the_hub_is_sent_elsewhere(full, public):
+    """Neither the package, nor the SDK, nor a dependency that the caller may not see; for a stranger nothing is."""
+    with httpx.Client() as client:
+        found = {name: client.get(f"{full}{name}/") for name in ("demo-env", "verifiers", "secret", "numpy")}
+        assert {name: answer.status_code for name, answer in found.items()} == {
+            "demo-env": 200, "verifiers": 200, "secret": 404, "numpy": 302,
+        }  # fmt: skip
+        assert found["numpy"].headers["location"] == f"{public}numpy/"
+        assert client.get(f"{full}Num_Py").headers["location"].endswith("/full/simple/num-py/")
+        absent = full.replace("demo-env", "absent")
+        assert client.get(f"{absent}absent/").status_code == 401
+        assert client.get(f"{absent}numpy/").status_code == 404
+
+
+def test_without_an_upstream_there_is_no_full_index(demo):
+    """A hub whose operator has named no other index answers 404 for all of it."""
+    name, scoped = demo
+    full = scoped.replace("/simple/", "/full/simple/")
+    with httpx.Client() as client:
+        assert {client.get(url).status_code for url in (full, f"{full}{name}/", f"{full}numpy/")} == {404}
