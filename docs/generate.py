@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import verifiers
+from hub_server import settings as hub
 from verifiers import errors
 from verifiers.evals.values import KINDS
 from verifiers.hub.package.refusal import RULES
@@ -309,9 +310,39 @@ def settings_page() -> str:
             "| variable | meaning |",
             "|---|---|",
             *others,
+            *hub_settings(),
             "",
         ]
     )
+
+
+def hub_settings() -> list[str]:
+    """Settings of a hub: the fields of the server's own class."""
+    rows = [
+        f"| `{name}` | {hub_default(name)} | `{hub.variable_of(name)}` | {field.description} |"
+        for name, field in hub.Settings.model_fields.items()
+    ]
+    return [
+        "\n## Settings of a hub\n",
+        (
+            "Of [`hub serve`](../guides/hub-running.md) and the commands beside it. A setting is a flag "
+            "(`--database-url`), a variable, and a key of the TOML file that `--config` or `HUB_CONFIG` names; the "
+            "first that sets it wins. An unknown key of the file, and a wrong value, ends the command with exit 2. "
+            "With `storage`, the credentials, the region and the endpoint come from `AWS_ACCESS_KEY_ID`, "
+            "`AWS_SECRET_ACCESS_KEY`, `AWS_REGION` and `AWS_ENDPOINT_URL`.\n"
+        ),
+        "| name | default | variable | meaning |",
+        "|---|---|---|---|",
+        *rows,
+    ]
+
+
+def hub_default(name: str) -> str:
+    """The default of a hub's setting as a table cell."""
+    value = hub.Settings.model_fields[name].default
+    if value is None:
+        return "–"
+    return f"`{str(value).lower() if isinstance(value, bool) else value}`"
 
 
 def variable_of(name: str) -> str:

@@ -20,7 +20,7 @@ from hub_server.accounts import api as accounts
 from hub_server.answers import errors
 from hub_server.context import open_context
 from hub_server.operations import api as operations
-from hub_server.operations.metrics import watch_pool
+from hub_server.operations.metrics import watch
 from hub_server.operations.middleware import Watch, note
 from hub_server.packages import api as packages, manage_api as projects
 from hub_server.pages import api as owner_projects, pages
@@ -38,7 +38,7 @@ from verifiers.hub.package.refusal import RefusedError
 def create_app(settings: Settings) -> FastAPI:
     """A hub, on a database whose schema is that of this version."""
     context = open_context(settings)
-    watch_pool(context)
+    watch(context)
 
     index = IndexRoute(context)
 

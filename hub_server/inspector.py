@@ -22,6 +22,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,8 @@ class Inspector:
         self._owner = 0
         self._idle: queue.SimpleQueue[_Process | None] = queue.SimpleQueue()
         self._closed = False
+        self.on_end: Callable[[], None] = lambda: None
+        """Called when a file has ended a process."""
 
     def inspect(self, path: Path, filename: str, policy: Policy) -> FileFacts:
         """What a file says, or RefusedError, as `verifiers.hub.package.inspect.inspect_file`; from any thread."""
@@ -86,6 +89,7 @@ class Inspector:
             keep = not self._closed and process.files < FILES
             return reply
         except EndedError as error:
+            self.on_end()
             refuse("inspection-failed", f"it can not be looked into within the hub's limits: {error}")
         finally:
             if process is not None and not keep:  # one that did not answer could answer too late

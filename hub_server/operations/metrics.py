@@ -40,10 +40,10 @@ SECONDS = Histogram(
 RECEIVED = Counter("hub_received_bytes", "Bytes of request bodies.", registry=registry)
 SENT = Counter("hub_sent_bytes", "Bytes of answers.", registry=registry)
 IN_FLIGHT = Gauge("hub_requests_in_flight", "Requests being answered.", registry=registry, multiprocess_mode="livesum")
-UPLOADS = Counter("hub_uploads", "Files taken in, by the door they came through.", ("door",), registry=registry)
+UPLOADS = Counter("hub_uploads", "Files published.", ("kind",), registry=registry)
 REFUSALS = Counter("hub_refusals", "Requests refused, by the code of the rule.", ("code",), registry=registry)
 DOWNLOADS = Counter("hub_downloads", "Files handed out.", registry=registry)
-INSPECTOR_RESTARTS = Counter("hub_inspector_restarts", "Inspectors that had to be replaced.", registry=registry)
+INSPECTOR_RESTARTS = Counter("hub_inspector_restarts", "Inspectors that an upload has ended.", registry=registry)
 CONNECTIONS = Gauge(
     "hub_database_connections", "Connections to the database.", ("state",), registry=registry,
     multiprocess_mode="livesum",
@@ -78,8 +78,9 @@ def page(context: Context) -> bytes:
     return own + generate_latest(answer)
 
 
-def watch_pool(context: Context) -> None:
-    """Count the database's connections: those that are open, and those in use."""
+def watch(context: Context) -> None:
+    """Count what happens in the parts: connections to the database, open and in use, and inspectors that end."""
+    context.inspector.on_end = INSPECTOR_RESTARTS.inc
     opened, used = CONNECTIONS.labels("open"), CONNECTIONS.labels("in_use")
     pool = context.database.engine.pool
     event.listen(pool, "connect", lambda *_: opened.inc())

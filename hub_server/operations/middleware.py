@@ -117,6 +117,8 @@ class _Request:
             message["headers"] = [*message["headers"], (b"x-request-id", self.id)]
         elif body := message.get("body"):
             self.sent += len(body)
+        else:
+            self.sent += message.get("count", 0)  # a file that the kernel sends (hub_server.simple_index.sendfile)
         await self.send(message)
 
     async def refuse(self, code: str) -> None:

@@ -18,6 +18,7 @@ from sqlalchemy.orm import Session
 from hub_server.accounts.service import Principal
 from hub_server.context import Context
 from hub_server.fault_points import reach
+from hub_server.operations.metrics import UPLOADS
 from hub_server.publishing import service
 from hub_server.publishing.closure import check_closure
 from hub_server.publishing.errors import Disagreement
@@ -160,6 +161,8 @@ def commit(publication: Publication) -> None:
             publication.report, publication.also,
         )  # fmt: skip
         reach("after-commit")
+        for facts in publication.facts if publication.created else ():
+            UPLOADS.labels(facts.kind).inc()
 
 
 STEPS: list[Callable[[Publication], None]] = [

@@ -13,6 +13,7 @@ from starlette.routing import BaseRoute, Match, NoMatchFound
 from starlette.types import Receive, Scope, Send
 
 from hub_server.context import Context
+from hub_server.operations.metrics import DOWNLOADS
 from hub_server.simple_index.addresses import FileAddress, IndexAddress, parse
 from hub_server.simple_index.downloads import Download
 from hub_server.simple_index.indexes import Indexes
@@ -68,6 +69,8 @@ class IndexRoute(BaseRoute):
         elif not address.sidecar and asked.scope["method"] == "GET" and not await self.indexes.note_download(file):
             await NO_FILE.send(asked, send)
         elif not address.sidecar:
+            if asked.scope["method"] == "GET":
+                DOWNLOADS.inc()
             await Download(self._storage, file, file.sha256, file.size).answer(asked, receive, send)
         elif file.metadata_sha256 is None:
             await NO_FILE.send(asked, send)
