@@ -14,7 +14,7 @@ from verifiers.hub.schema import OwnerProjects
 
 def newest_releases(session: Session, principal: Principal | None, limit: int) -> list[Release]:
     """The releases that were published last, of the projects that the caller may see, the newest first."""
-    query = select(Release).join(Project, Release.project_id == Project.id)
+    query = select(Release).join(Project, Release.project_id == Project.id).options(selectinload(Release.files))
     offered = (visible_where(session, principal), Release.deleted_at.is_(None), Project.status != "quarantined")
     return list(session.scalars(query.where(*offered).order_by(Release.serial.desc()).limit(limit)))
 
