@@ -66,7 +66,7 @@ def checked(report: Mapping[str, Any] | None, release: ReleaseInfo) -> str | Non
 def diff_lines(diff: str) -> list[tuple[str, str]]:
     """The lines of a unified diff with the element that says what each is: `ins`, `del` or `span`."""
     kinds = {"+": "ins", "-": "del"}
-    return [(kinds.get(line[:1], "span"), line) for line in diff.split("\n")]
+    return [(kinds.get(line[:1], "span"), line) for line in diff.removesuffix("\n").split("\n")]
 
 
 def value_text(value: Any) -> str:
