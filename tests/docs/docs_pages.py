@@ -5,6 +5,7 @@ An HTML comment on the line above a fence gives directions that a reader of the 
     <!-- file: NAME -->     the block is the content of this file; it is written where the page's commands run
     <!-- checked: WHY -->   not run, for this reason; its commands are still checked as far as that goes
     <!-- exit: CODE -->     the last command of the block ends with this exit code
+    <!-- hub: OWNER -->     the page's commands find a hub that runs, and act as this owner of it
 
 No test here: `docs_runner` runs blocks, `test_pages` collects them.
 """
@@ -16,7 +17,7 @@ from pathlib import Path
 from markdown_it import MarkdownIt
 
 ROOT = Path(__file__).parent.parent.parent
-DIRECTION = re.compile(r"<!--\s*(file|checked|exit):\s*(.+?)\s*-->")
+DIRECTION = re.compile(r"<!--\s*(file|checked|exit|hub):\s*(.+?)\s*-->")
 
 
 GENERATED = "<!-- Written by docs/generate.py"

@@ -1,8 +1,10 @@
 """The documentation is code: every block of every page runs, every link leads somewhere."""
 
+import asyncio
 import os
 import re
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,8 @@ import pytest
 from benchmarks.process import Service
 from docs_pages import GENERATED, ROOT, Block, blocks, pages
 from docs_runner import COMMANDS, Session, page_environment
+from tests.support.hub import running_hub
+from verifiers.rollouts.workers.wheels import our_source
 
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 
@@ -33,11 +37,31 @@ def endpoint():
         yield service.first_line
 
 
+@pytest.fixture
+def hub_of_pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], dict[str, str]]]:
+    """Starts a hub that serves this SDK and has an owner; the variables by which commands find it."""
+    folder = tmp_path_factory.mktemp("hub")
+    with running_hub(folder / "data") as hub:
+
+        def serve(owner: str) -> dict[str, str]:
+            sdk = asyncio.run(our_source().wheel(folder / "sdk"))
+            assert hub.admin("add-sdk", sdk).returncode == 0
+            kept = {"VF_CACHE_DIR": str(folder / "cache"), "VF_CREDENTIALS": str(folder / "credentials.toml")}
+            return {"VF_HUB_URL": hub.url, "VF_HUB_TOKEN": hub.owner(name=owner).token, **kept}
+
+        yield serve
+
+
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("page", page_parameters())
-def test_every_block_runs(page: Path, endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_block_runs(
+    page: Path, endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
     """The blocks of a page run in order, and commands print what the page shows."""
     env = page_environment(os.environ, endpoint)
+    owner = next((block.directions["hub"] for block in blocks(page) if "hub" in block.directions), None)
+    if owner is not None:
+        env |= request.getfixturevalue("hub_of_pages")(owner)
     session = Session(tmp_path, env)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))

@@ -1,6 +1,6 @@
 import json
 
-from tests.hub.conftest import ALONE
+from tests.hub.conftest import ALONE, Place
 from tests.support.archives import pyproject_text, write_sdist
 from tests.support.published import publish, sha256_of
 from verifiers.envs.origin import hub_origin
@@ -78,6 +78,21 @@ def test_what_a_package_needs_from_the_hub_comes_along(hub, place, release, tmp_
     ended = place.hub("install", f"{owner.slug}/demo-env")
     assert ended.code == 0, ended.err
     assert hub_origin(place.distribution("base-env")).sha256 == sha256_of(base)
+
+
+def test_files_that_someone_edited_in_uvs_cache_do_not_come_along(hub, place, release, tmp_path, capfd, monkeypatch):
+    """uv links installed files to its cache: an edit in one place would be installed in the next."""
+    monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "uv"))
+    monkeypatch.setenv("UV_LINK_MODE", "hardlink")
+    owner = hub.owner()
+    release(owner)
+    assert place.hub("install", f"{owner.slug}/demo-env").code == 0
+    with (place.site / "demo_env.py").open("a") as file:
+        file.write("# edited\n")
+    other = Place(tmp_path / "other", hub.url, capfd)
+    assert other.hub("install", f"{owner.slug}/demo-env").code == 0
+    assert "# edited" not in (other.site / "demo_env.py").read_text()
+    assert other.hub("verify").code == 0 and place.hub("verify").code == 1
 
 
 def test_a_dry_run_installs_nothing(hub, place, release):

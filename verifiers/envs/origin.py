@@ -66,6 +66,28 @@ def noted_digest(told: dict[str, Any]) -> str | None:
     return str(digest) if digest else None
 
 
+def changed_files(distribution: metadata.Distribution) -> list[str]:
+    """Installed files that are gone, or are not what RECORD says of them. uv installs by hard links: whoever edits such
+    a file in place changes it in uv's cache, too, and with it what is installed from there later."""
+    text = distribution.read_text("RECORD")
+    if text is None:
+        return ["RECORD"]
+    rows = [row for row in csv.reader(io.StringIO(text)) if len(row) == 3 and row[1].startswith("sha256=")]
+    return [name for name, digest, _ in rows if _hash_of(distribution, name) != digest]
+
+
+def _hash_of(distribution: metadata.Distribution, name: str) -> str | None:
+    """A digest in RECORD's form; None for a file that can not be read."""
+    try:
+        return _record_hash(Path(str(distribution.locate_file(name))).read_bytes())
+    except OSError:
+        return None
+
+
+def _record_hash(content: bytes) -> str:
+    return "sha256=" + base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
+
+
 def note_origin(distribution: metadata.Distribution, url: str, sha256: str) -> None:
     """Write `direct_url.json` of an installed wheel: its address at a hub, and the digest that was verified."""
     info = next(file for file in distribution.files or [] if file.match("*.dist-info/METADATA"))
@@ -75,9 +97,8 @@ def note_origin(distribution: metadata.Distribution, url: str, sha256: str) -> N
     _replace(folder / "direct_url.json", text)
     record, place = folder / "RECORD", f"{folder.name}/direct_url.json"
     rows = [row for row in csv.reader(io.StringIO(record.read_text(encoding="utf-8"))) if row and row[0] != place]
-    digest = base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b"=").decode()
     lines = io.StringIO()
-    csv.writer(lines, lineterminator="\n").writerows([*rows, [place, f"sha256={digest}", len(text)]])
+    csv.writer(lines, lineterminator="\n").writerows([*rows, [place, _record_hash(text.encode()), len(text)]])
     _replace(record, lines.getvalue())
 
 

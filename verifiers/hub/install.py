@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from verifiers.clients.model_file import cache_dir
-from verifiers.envs.origin import note_origin
-from verifiers.errors import EnvironmentInstallError
+from verifiers.envs.origin import changed_files, hub_origin, note_origin
+from verifiers.errors import EnvironmentInstallError, HubDigestError
 from verifiers.hub.fetch import fetch, fetch_all
 from verifiers.hub.ids import HubId
 from verifiers.hub.resolve import SDK, Chosen, Wanted, refuse_equal_modules, resolve, sdk_wheel, short
@@ -81,7 +81,8 @@ def install(hub: HubClient, ids: Sequence[HubId], target: Target, options: Optio
         lines.append(_sdk_line(hub, packages[0], options.note))
     pip_install(target, lines, constraints, overrides, dry_run=options.dry_run)
     if not options.dry_run:
-        note_all(target, [(one.name, one.file.url, one.file.sha256) for one in packages])
+        placed = zip(packages, wheels, strict=True)
+        settle(target, [Wheel(one.name, path, one.file.url, one.file.sha256) for one, path in placed])
     return done
 
 
@@ -89,9 +90,17 @@ def install(hub: HubClient, ids: Sequence[HubId], target: Target, options: Optio
 
 
 def is_present(target: Target, one: Chosen) -> bool:
-    """Whether exactly this wheel is installed."""
-    origin = target.origin(one.name)
-    return origin is not None and (origin.sha256, origin.owner) == (one.file.sha256, one.release.owner)
+    """Whether exactly this wheel is installed, and its files are as they were."""
+    return holds(target, one.name, one.release.owner, one.file.sha256)
+
+
+def holds(target: Target, name: str, owner: str, sha256: str) -> bool:
+    """Whether the wheel of an owner with that digest is installed, and its files are as they were."""
+    distribution = target.distribution(name)
+    origin = hub_origin(distribution) if distribution is not None else None
+    if distribution is None or origin is None or (origin.owner, origin.sha256) != (owner, sha256):
+        return False
+    return not changed_files(distribution)
 
 
 def replaced(target: Target, one: Chosen) -> str | None:
@@ -100,7 +109,8 @@ def replaced(target: Target, one: Chosen) -> str | None:
     if distribution is None:
         return None
     origin = target.origin(one.name)
-    return f"{origin.id} ({short(origin.sha256)})" if origin else f"{one.name} {distribution.version}"
+    changed = ", whose files were changed" if origin and changed_files(distribution) else ""
+    return f"{origin.id} ({short(origin.sha256)}){changed}" if origin else f"{one.name} {distribution.version}"
 
 
 def is_complete(target: Target, packages: Sequence[Chosen]) -> bool:
@@ -215,10 +225,38 @@ def uv_program() -> str:
 # --- where it came from -------------------------------------------------------------------------------------------
 
 
-def note_all(target: Target, wheels: Sequence[tuple[str, str, str]]) -> None:
-    """Write down, with what was installed, where it came from: name, address at the hub, digest."""
-    for name, url, sha256 in wheels:
-        distribution = target.distribution(name)
-        if distribution is None:
-            raise EnvironmentInstallError(f"uv installed {name}, and it is not to be found in {target.prefix}")
-        note_origin(distribution, url, sha256)
+@dataclass(frozen=True, slots=True)
+class Wheel:
+    """A wheel of the hub in our cache, with its address there."""
+
+    name: str
+    path: Path
+    url: str
+    sha256: str
+
+
+def settle(target: Target, wheels: Sequence[Wheel]) -> None:
+    """After uv: look whether the files are the wheels', and write down where they came from.
+
+    Where uv's cache holds files that someone has edited through a link, it is passed over. HubDigestError if even
+    then the files are others.
+    """
+    damaged = [wheel for wheel in wheels if changed_files(_found(target, wheel.name))]
+    if damaged:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "requirements.txt"
+            path.write_text("".join(line(one.name, one.path, one.sha256) + "\n" for one in damaged), encoding="utf-8")
+            again = ["--no-cache", "--no-deps", "--reinstall", "--requirements", str(path)]
+            run_uv(["pip", "install", "--python", target.python, *again])
+    for wheel in wheels:
+        distribution = _found(target, wheel.name)
+        if wheel in damaged and (changed := changed_files(distribution)):
+            raise HubDigestError(f"what uv installed of {wheel.name} is not the wheel's: {', '.join(changed[:5])}")
+        note_origin(distribution, wheel.url, wheel.sha256)
+
+
+def _found(target: Target, name: str) -> metadata.Distribution:
+    distribution = target.distribution(name)
+    if distribution is None:
+        raise EnvironmentInstallError(f"uv installed {name}, and it is not to be found in {target.prefix}")
+    return distribution

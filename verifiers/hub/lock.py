@@ -27,12 +27,14 @@ from verifiers.hub.fetch import cached_path, fetch, fetch_all, sha256_of
 from verifiers.hub.ids import HubId, parse_id
 from verifiers.hub.install import (
     Options,
+    Wheel,
+    holds,
     line,
     modules_of,
     needs_sdk,
-    note_all,
     relaxed,
     run_uv,
+    settle,
     warn_of_yanks,
 )
 from verifiers.hub.lock_file import SCHEMA_VERSION, Lock, Locked, to_text
@@ -210,7 +212,8 @@ def install_lock(lock: Lock, target: Target, options: Options, connect: Callable
         wheels = _wheels(lock, present, connect)
         _sync(lock, present, wheels, target, dry_run=options.dry_run)
         if not options.dry_run:
-            note_all(target, [(one.name, one.url, one.sha256) for one in lock.packages if one.name not in present])
+            new = [one for one in lock.packages if one.name not in present]
+            settle(target, [Wheel(one.name, wheels[one.name], one.url, one.sha256) for one in new])
         _tell_state(lock, asked, options)
     return InstalledLock(lock, present)
 
@@ -219,8 +222,7 @@ def _is_there(target: Target, one: Locked) -> bool:
     """Whether it is installed. Of this package any build of the version will do: none is put over another."""
     if one.owner is None:
         return target.distribution(one.name) is not None
-    origin = target.origin(one.name)
-    return origin is not None and (origin.sha256, origin.owner) == (one.sha256, one.owner)
+    return holds(target, one.name, one.owner, one.sha256)
 
 
 def _wheels(lock: Lock, present: set[str], connect: Callable[[str], HubClient]) -> dict[str, Path]:

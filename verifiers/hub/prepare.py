@@ -25,7 +25,7 @@ from verifiers.evals.lookup import FoundEnvironment, find_installed
 from verifiers.hub.client import HubClient, find_hub_url, hub_url
 from verifiers.hub.fetch import fetch_all
 from verifiers.hub.ids import HubId, parse_id
-from verifiers.hub.install import Options, install, warn_of_yanks
+from verifiers.hub.install import Options, holds, install, warn_of_yanks
 from verifiers.hub.resolve import Wanted, resolve
 from verifiers.hub.target import Target, find_target
 from verifiers.types.config import HubWheel
@@ -82,12 +82,12 @@ class Preparer:
 
 
 def _installed(one: HubId, target: Target, url: str) -> FoundEnvironment | None:
-    """What is installed, if it is this hub's release of exactly this id."""
+    """What is installed, if it is this hub's release of exactly this id, with the files of its wheel."""
     origin = target.origin(one.name)
     if one.version is None or origin is None or origin.hub != url:
         return None
     same = (origin.owner, origin.version) == (one.owner, one.version)
-    return find_installed(origin.id) if same else None
+    return find_installed(origin.id) if same and holds(target, one.name, one.owner, origin.sha256) else None
 
 
 def _keep_editable(one: HubId, target: Target) -> None:

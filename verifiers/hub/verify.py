@@ -9,18 +9,13 @@ one is given, and the installed files against the RECORD of their wheel.
 
 from __future__ import annotations
 
-import base64
-import csv
-import hashlib
-import io
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib import metadata
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from verifiers.envs.origin import hub_origin
+from verifiers.envs.origin import changed_files, hub_origin
 from verifiers.errors import HubError, HubNotFoundError
 from verifiers.hub.lock_file import Lock
 from verifiers.hub.resolve import short
@@ -114,29 +109,11 @@ def _installed_findings(lock: Lock, target: Target) -> Iterator[Finding]:
 
 def drift(shown: str, distribution: metadata.Distribution) -> list[Finding]:
     """Files of an installed wheel that are gone or are not what its RECORD says."""
-    text = distribution.read_text("RECORD")
-    if text is None:
-        return [Finding(shown, "drift", "it has no RECORD")]
-    changed = [name for name, told, size in _rows(text) if not _holds(distribution, name, told, size)]
+    changed = changed_files(distribution)
     if not changed:
         return []
     listed = ", ".join(changed[:5]) + (f" and {len(changed) - 5} more" if len(changed) > 5 else "")
     return [Finding(shown, "drift", f"not the wheel's: {listed}")]
-
-
-def _rows(text: str) -> Iterator[tuple[str, str, str]]:
-    for row in csv.reader(io.StringIO(text)):
-        if len(row) == 3 and row[1].startswith("sha256="):
-            yield row[0], row[1].removeprefix("sha256="), row[2]
-
-
-def _holds(distribution: metadata.Distribution, name: str, told: str, size: str) -> bool:
-    try:
-        content = Path(str(distribution.locate_file(name))).read_bytes()
-    except OSError:
-        return False
-    digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
-    return digest == told and (not size or int(size) == len(content))
 
 
 class _Hubs:

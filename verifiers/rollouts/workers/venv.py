@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-from verifiers.envs.origin import note_origin
+from verifiers.envs.origin import changed_files, note_origin
 from verifiers.errors import EnvironmentInstallError
 from verifiers.rollouts.workers.uv import uv
 from verifiers.rollouts.workers.wheels import Source, our_extras, our_source
@@ -132,7 +132,11 @@ async def _make(
     await uv("pip", "sync", "--quiet", "--require-hashes", "--python", python, str(lock), environ=environ)
     site = next((home / "venv" / "lib").glob("python*/site-packages"))
     for wheel in source.hub_wheels:
-        distribution = next(iter(metadata.distributions(name=wheel.name, path=[str(site)])))
+        [distribution] = metadata.distributions(name=wheel.name, path=[str(site)])
+        if changed_files(distribution):  # uv's cache holds what someone has edited through a link
+            again = ("--no-cache", "--no-deps", "--reinstall", "--python", python)
+            await uv("pip", "install", "--quiet", *again, f"{wheel.name} @ {Path(wheel.path).as_uri()}")
+            [distribution] = metadata.distributions(name=wheel.name, path=[str(site)])
         note_origin(distribution, wheel.url, wheel.sha256)
     _write(home / _READY, json.dumps({"made": time.time(), "python": platform.python_version()}))
 
