@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from hub_server.accounts.errors import BadOwnerName, BadToken, OwnerTaken
 from hub_server.accounts.models import ROLES, Membership, Owner, Token
-from hub_server.accounts.patterns import matches
+from hub_server.accounts.patterns import check_pattern, matches
 from hub_server.database import now
 from hub_server.journal import record
 from hub_server.problems import Denied, NotFound, NotLoggedIn
@@ -90,6 +90,7 @@ def create_token(
     parent_id: str | None = None,
 ) -> tuple[Token, str]:  # fmt: skip
     """A new token and its text, which is shown this once. It ends after `days` (None: never) or at `expires_at`."""
+    patterns = [check_pattern(pattern) for pattern in patterns]
     text = new_token()
     made = now()
     if expires_at is None and days is not None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Request
 
-from hub_server.accounts.auth import HubContext, OptionalPrincipal
+from hub_server.accounts.auth import HubContext, OptionalPrincipal, client_of
 from hub_server.search.service import search
+from hub_server.security.rates import spend
 from verifiers.hub.schema import SearchAnswer
 
 router = APIRouter(prefix="/api/v1", tags=["search"])
@@ -15,6 +16,7 @@ router = APIRouter(prefix="/api/v1", tags=["search"])
 
 @router.get("/search")
 def find_projects(
+    request: Request,
     context: HubContext,
     principal: OptionalPrincipal,
     q: Annotated[str, Query(max_length=200, description="Words, or beginnings of words; all must be there.")] = "",
@@ -25,5 +27,6 @@ def find_projects(
 
     Names come first, then owners, keywords and summaries; private projects are found by who may read them.
     """
+    spend(context.database, context.settings, "search", client_of(request))
     with context.database.read() as session:
         return search(session, q, principal, limit, after)

@@ -46,7 +46,7 @@ def test_a_site_admin_makes_users_and_organisations(hub):
         made = client.post("/api/v1/owners", NewOwner(owner=f"{alice.slug}-new"), CreatedOwner)
         team = NewOwner(owner=f"{alice.slug}-team", kind="organisation", admin=alice.slug)
         assert client.post("/api/v1/owners", team, CreatedOwner).token is None
-        for name in ("api", "Alice", "a--b", "x", made.owner):
+        for name in ("api", "tokens", "owners", "Alice", "a--b", "x", made.owner):
             with pytest.raises(HubRefusedError):
                 client.post("/api/v1/owners", NewOwner(owner=name), CreatedOwner)
     with hub.client(made.token) as client:

@@ -1,11 +1,20 @@
 """Tokens over HTTP, on a live hub with either database."""
 
+import datetime as dt
 import sqlite3
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
 import pytest
+from sqlalchemy import select, update
 
+from hub_server.accounts.models import Token
+from hub_server.accounts.service import authenticate, create_owner, create_token
+from hub_server.accounts.tokens import USE_IS_NOTED, note_use
+from hub_server.database import Database
+from hub_server.migrations.upgrade import upgrade
 from tests.support.hub import running_hub
+from tests.support.publish import index_page, publish
 from verifiers.errors import HubDeniedError, HubNotFoundError, HubRefusedError
 from verifiers.hub.schema import CreatedToken, LeakedTokens, NewToken, Received, TokenList, Whoami
 
@@ -149,8 +158,58 @@ def test_logs_and_errors_hold_no_token(tmp_path):
         assert database.execute("SELECT count(*) FROM tokens").fetchone() == (3,)
 
 
-def test_wrong_tokens_are_limited_by_address(tmp_path):
-    """After ten wrong tokens the address is told to wait; a right one still works."""
+def test_an_installers_token_is_noted_as_used(hub):
+    """Indexes answer from caches, and note it all the same."""
+    owner = hub.owner()
+    with hub.client(owner.token) as admin:
+        publish(admin, owner.slug, visibility="private")
+        made = make(admin, scopes=["read"])
+        with hub.client(made.token) as installer:
+            for _ in range(3):
+                assert index_page(installer, f"/{owner.slug}/demo-env/simple/demo-env/")["files"]
+        assert listed(admin)[made.id].last_used_at is not None
+
+
+def test_a_use_is_written_down_once_a_minute(database_url):
+    """Eight requests at once, and those within the next minute, write nothing more."""
+    database = Database(database_url)
+    upgrade(database)
+    with database.write() as session:
+        _, text = create_token(session, create_owner(session, "alice"), "ci", ["read"])
+
+    def use():
+        with database.read() as session:
+            principal = authenticate(session, text)
+        note_use(database, principal)
+
+    def noted():
+        with database.read() as session:
+            return session.scalars(select(Token.last_used_at)).one()
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda _: use(), range(16)))
+    first = noted()
+    use()
+    assert first is not None and noted() == first
+    with database.write() as session:
+        session.execute(update(Token).values(last_used_at=first - USE_IS_NOTED - dt.timedelta(seconds=1)))
+    use()
+    assert noted() >= first
+    database.close()
+
+
+def test_addresses_that_no_text_can_be_are_no_fault_of_the_hub(hub):
+    """A NUL in an address or a record is refused on either database, like any other wrong name."""
+    with hub.client(hub.owner().token) as client:
+        assert client.http.get("/api/v1/owners/a%00b/members").status_code in (400, 404)
+        assert client.http.delete("/api/v1/tokens/a%00b").status_code in (400, 404)
+        assert client.http.get("/api/v1/audit?owner=a%00b").status_code in (400, 404)
+        wrong = {"name": "x", "scopes": ["read"], "owner": "a\x00b"}
+        assert client.http.post("/api/v1/tokens", json=wrong).status_code in (400, 404)
+
+
+def test_wrong_tokens_and_searches_are_limited_by_address(tmp_path):
+    """After ten wrong tokens the address is told to wait; a right one still works. Searches are limited apart."""
     with running_hub(tmp_path / "hub", rate_limits="true") as hub:
         owner = hub.owner()
         with hub.client("envhub_wrong") as client:
@@ -160,3 +219,5 @@ def test_wrong_tokens_are_limited_by_address(tmp_path):
         assert answers[-1].json()["code"] == "rate-limited"
         with hub.client(owner.token) as client:
             assert client.get("/api/v1/whoami", Whoami).owner == owner.slug
+        with hub.client() as anybody:
+            assert {anybody.http.get("/api/v1/search").status_code for _ in range(400)} == {200, 429}

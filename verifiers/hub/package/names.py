@@ -33,6 +33,9 @@ ROUTE_WORDS = frozenset(
 )
 """First parts of the hub's addresses: no owner and no package is called so."""
 
+API_WORDS = frozenset("owners tokens whoami audit resolve".split())
+"""What stands after /api/v1/ where other addresses have an owner: no owner is called so."""
+
 MAX_NAME = 100
 """Characters of a name. File names must fit in 255 bytes with version and tags."""
 
@@ -113,7 +116,7 @@ def check_owner(slug: str) -> str:
     """The slug of an owner, as it is. Refuses `owner-name`."""
     if _OWNER.match(slug) is None or "--" in slug:
         refuse("owner-name", f"{printable(slug)!r} is no name for an owner")
-    if slug in ROUTE_WORDS:
+    if slug in ROUTE_WORDS | API_WORDS:
         refuse("owner-name", f"{slug!r} is a word of the hub's addresses")
     return slug
 
