@@ -18,7 +18,7 @@ export OPENBLAS_NUM_THREADS ?= 1
 export MKL_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: help setup demo check lint types contracts deps format test test-all test-ray test-differential test-matrix docs \
+.PHONY: help setup demo hub check lint types contracts deps format test test-all test-ray test-differential test-matrix docs \
 	bench tidy clean
 
 help:  ## list the targets
@@ -40,11 +40,16 @@ $(VENV)/.demo: pyproject.toml | $(BIN)/python
 $(VENV)/.dev: pyproject.toml scripts/dependency_group.py | $(BIN)/python
 	@echo "installing verifiers[all] and the development tools"
 	@$(PIP) install --editable '.[all]' $$($(BIN)/python scripts/dependency_group.py dev)
-	@touch $@ $(VENV)/.demo
+	@touch $@ $(VENV)/.demo $(VENV)/.hub
 
 $(VENV)/.ray: $(VENV)/.dev
 	@echo "installing verifiers[ray]"
 	@$(PIP) install --editable '.[ray]'
+	@touch $@
+
+$(VENV)/.hub: pyproject.toml | $(BIN)/python
+	@echo "installing verifiers[hub-server]"
+	@$(PIP) install --editable '.[hub-server]'
 	@touch $@
 
 setup: $(VENV)/.dev  ## create .venv with everything for development
@@ -53,6 +58,18 @@ setup: $(VENV)/.dev  ## create .venv with everything for development
 
 demo: $(VENV)/.demo  ## evaluate a small language model on this machine, with no key and no server
 	@$(BIN)/vf-eval arithmetic -m local
+
+HUB_DATA ?= hub-data
+HUB_PORT ?= 8080
+OWNER ?= dev
+
+hub: $(VENV)/.hub  ## serve a hub on ./hub-data, with this checkout's wheel of verifiers
+	@rm -rf .cache/sdk && $(BIN)/uv build --wheel --quiet --out-dir .cache/sdk .
+	@$(BIN)/hub admin add-sdk .cache/sdk/*.whl --data $(HUB_DATA) || \
+	    echo "the hub keeps the wheel of verifiers that it has: another one needs another version" >&2
+	@echo "a token that is printed below is shown this once; log in with it:" \
+	    "hub login --hub-url http://127.0.0.1:$(HUB_PORT)" >&2
+	@exec $(BIN)/hub serve --data $(HUB_DATA) --port $(HUB_PORT) --bootstrap-owner $(OWNER)
 
 # ------------------------------------------------------------------------------------------------ check
 
