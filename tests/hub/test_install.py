@@ -1,9 +1,11 @@
 import json
+import sys
 
 from tests.hub.conftest import ALONE, Place
 from tests.support.archives import pyproject_text, write_sdist
 from tests.support.published import publish, sha256_of
 from verifiers.envs.origin import hub_origin
+from verifiers.hub.install import uv
 
 
 def test_a_release_is_installed_by_its_digest_and_noted(hub, place, release):
@@ -162,3 +164,11 @@ def test_a_release_without_source_gives_its_wheel(hub, place, release, tmp_path)
     release(owner)
     ended = place.hub("pull", f"{owner.slug}/demo-env", "there", python=False)
     assert ended.code == 0 and "no source archive" in ended.err and (tmp_path / "there" / "demo_env.py").is_file()
+
+
+def test_uv_does_not_get_the_token(monkeypatch):
+    """It may run other people's code, to build what has no wheel."""
+    monkeypatch.setenv("VF_HUB_TOKEN", "secret")
+    code = "import os; print(os.environ.get('VF_HUB_TOKEN'), 'PATH' in os.environ)"
+    ended = uv(["run", "--no-project", "--python", sys.executable, "python", "-c", code], capture_output=True)
+    assert ended.stdout.split() == [b"None", b"True"]

@@ -69,6 +69,16 @@ def test_a_lock_is_installed_exactly_and_again_without_the_hub(hub, place, locke
     assert ended.code == 0 and "yanked is not known" in ended.err and "demo-env" in place.installed()
 
 
+def test_a_hub_that_does_not_tell_keeps_nothing_from_being_installed(hub, place, locked):
+    """What was locked has become private: it comes from the cache, and its own sentence is passed on."""
+    owner, _, path = locked
+    with hub.client(owner.token) as client:
+        client.request("PATCH", f"/api/v1/{owner.slug}/demo-env", json={"visibility": "private"})
+    ended = place.hub("install", "-r", path)
+    assert ended.code == 0 and "demo-env" in place.installed(), ended.err
+    assert "yanked is not known: " in ended.err and f"{owner.slug}/demo-env" in ended.err
+
+
 def test_installers_take_the_lock_and_leave_the_same_traces(place, locked):
     """`uv pip sync` installs it too, and what it notes says which wheel of which hub that was."""
     _, helper, path = locked
@@ -123,6 +133,7 @@ def test_the_users_token_goes_to_no_hub_that_a_lock_names(place, locked, monkeyp
 
     monkeypatch.setenv("VF_HUB_TOKEN", "secret")
     flags = HubFlags(hub_url="https://mine.example")
+    assert (flags.token_for("https://mine.example"), flags.token_for("https://theirs.example")) == ("secret", None)
     with flags.client_for("https://mine.example") as own, flags.client_for("https://theirs.example") as other:
         assert (own.token, other.token) == ("secret", "")
 

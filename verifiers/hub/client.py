@@ -12,11 +12,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 from urllib.parse import urlsplit
-
-import httpx
-from pydantic import BaseModel, ValidationError
 
 from verifiers.errors import (
     ConfigError,
@@ -29,9 +26,14 @@ from verifiers.errors import (
 from verifiers.hub.credentials import token_for
 from verifiers.settings import project_file, read_toml, table_at, user_file
 
-Model = TypeVar("Model", bound=BaseModel)
+if TYPE_CHECKING:  # both are loaded with the first client: who only wants to know the hub's URL does not wait
+    import httpx
+    from pydantic import BaseModel
 
-TIMEOUT = httpx.Timeout(30.0, connect=10.0)
+Model = TypeVar("Model", bound="BaseModel")
+
+TIMEOUT, CONNECT_TIMEOUT = 30.0, 10.0
+"""Seconds."""
 
 
 def find_hub_url(given: str | None = None) -> str | None:
@@ -65,8 +67,11 @@ class HubClient:
         self.url = url.rstrip("/")
         self.token = token if token is not None else token_for(url)
         headers = {"Authorization": f"Bearer {self.token}"} if self.token else {}
+        import httpx
+
+        limits = httpx.Timeout(TIMEOUT, connect=CONNECT_TIMEOUT)
         # The user's proxies and certificates, but not netrc, which would put another login over the token.
-        self.http = httpx.Client(base_url=self.url, headers=headers, timeout=TIMEOUT, trust_env=True)
+        self.http = httpx.Client(base_url=self.url, headers=headers, timeout=limits, trust_env=True)
 
     def __enter__(self) -> Self:
         return self
@@ -89,6 +94,8 @@ class HubClient:
 
     def request(self, method: str, path: str, **options: Any) -> httpx.Response:
         """One request. Raises one of the hub errors for anything but 2xx."""
+        import httpx
+
         try:
             response = self.http.request(method, path, **options)
         except httpx.HTTPError as error:
@@ -100,6 +107,8 @@ class HubClient:
     @contextmanager
     def stream(self, url: str) -> Iterator[httpx.Response]:
         """GET a file, its bytes as they are. The token goes to this hub's own origin only, wherever the file lies."""
+        import httpx
+
         request = self.http.build_request("GET", url, headers={"Accept-Encoding": "identity"})
         if urlsplit(str(request.url))[:2] != urlsplit(self.url)[:2]:
             request.headers.pop("Authorization", None)
@@ -115,6 +124,8 @@ class HubClient:
 
     def read(self, response: httpx.Response, model: type[Model]) -> Model:
         """The answer as a record."""
+        from pydantic import ValidationError
+
         try:
             return model.model_validate_json(response.content)
         except ValidationError as error:

@@ -10,7 +10,7 @@ is; where there is none, the hub's wheel of it is installed, or else the one tha
 
 from __future__ import annotations
 
-import asyncio
+import os
 import subprocess
 import sys
 import tempfile
@@ -18,11 +18,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from verifiers.clients.model_file import cache_dir
 from verifiers.envs.origin import changed_files, hub_origin, note_origin
 from verifiers.errors import EnvironmentInstallError, HubDigestError
+from verifiers.hub.credentials import VARIABLE
 from verifiers.hub.fetch import fetch, fetch_all
 from verifiers.hub.ids import HubId
 from verifiers.hub.resolve import SDK, Chosen, Wanted, refuse_equal_modules, resolve, sdk_wheel, short
@@ -117,7 +118,7 @@ def is_complete(target: Target, packages: Sequence[Chosen]) -> bool:
     """Whether everything that installed packages require is installed, too. uv looks, and asks no index."""
     pins = [f"{one.name}=={one.release.version}" for one in packages]
     asked = ["pip", "install", "--python", target.python, "--offline", "--no-index", *pins]
-    return subprocess.run([uv_program(), *asked], capture_output=True, check=False).returncode == 0
+    return uv(asked, capture_output=True).returncode == 0
 
 
 def warn_of_yanks(packages: Sequence[Chosen], warn: Callable[[str], None]) -> None:
@@ -179,6 +180,8 @@ def _sdk_line(hub: HubClient, near: Chosen, note: Callable[[str], None]) -> str:
     found = sdk_wheel(hub, near, [ours])
     if found is not None:
         return line(SDK, fetch(hub, found[1], cache_dir()), found[1].sha256)
+    import asyncio
+
     from verifiers.rollouts.workers.wheels import our_source
 
     note(f"the hub serves no wheel of {SDK} {ours}: the one that runs this is packed")
@@ -210,16 +213,17 @@ def pip_install(
 
 def run_uv(arguments: Sequence[str]) -> None:
     """uv with the user's own settings. Its lines are progress, and go to stderr: stdout is for data."""
-    done = subprocess.run([uv_program(), *arguments], stdout=sys.stderr, check=False)
+    done = uv(arguments, stdout=sys.stderr)
     if done.returncode != 0:
         raise EnvironmentInstallError(f"uv {' '.join(arguments[:2])} ended with {done.returncode}")
 
 
-def uv_program() -> str:
-    """Where uv is."""
+def uv(arguments: Sequence[str], **options: Any) -> subprocess.CompletedProcess[bytes]:
+    """uv to its end, without the user's token: it may run other people's code, to build what has no wheel."""
     from uv import find_uv_bin
 
-    return find_uv_bin()
+    environ = {name: value for name, value in os.environ.items() if name != VARIABLE}
+    return subprocess.run([find_uv_bin(), *arguments], env=environ, check=False, **options)
 
 
 # --- where it came from -------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ The hub pins its own packages, uv everything else with the user's own indexes. T
 moment gives the same bytes.
 
     document = make_lock(hub, [parse_id("alice/demo@0.1.0")], find_target(None), LockOptions())
-    install_lock(read_lock(path), find_target("other/.venv"), Options(), HubClient)
+    install_lock(read_lock(path), find_target("other/.venv"), Options(), HubClient, token_for)
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from urllib.parse import urlsplit, urlunsplit
 from verifiers.clients.model_file import cache_dir
 from verifiers.errors import ConfigError, HubError, HubRefusedError
 from verifiers.hub.fetch import cached_path, fetch, fetch_all, sha256_of
-from verifiers.hub.ids import HubId, parse_id
+from verifiers.hub.ids import HubId
 from verifiers.hub.install import (
     Options,
     Wheel,
@@ -39,6 +39,7 @@ from verifiers.hub.install import (
 )
 from verifiers.hub.lock_file import SCHEMA_VERSION, Lock, Locked, to_text
 from verifiers.hub.resolve import SDK, Chosen, Wanted, refuse_equal_modules, resolve, sdk_wheel
+from verifiers.hub.state import State, ask_state
 from verifiers.hub.target import Target
 
 if TYPE_CHECKING:
@@ -190,11 +191,17 @@ class InstalledLock:
     present: set[str] = field(default_factory=set)
 
 
-def install_lock(lock: Lock, target: Target, options: Options, connect: Callable[[str], HubClient]) -> InstalledLock:
+def install_lock(
+    lock: Lock,
+    target: Target,
+    options: Options,
+    connect: Callable[[str], HubClient],
+    token_for: Callable[[str], str | None],
+) -> InstalledLock:
     """Install exactly what a lock says, every file by its digest. What else is installed stays.
 
     The hub is asked whether anything was yanked while uv works; a hub that does not answer keeps nothing from being
-    installed that is in the cache.
+    installed that is in the cache. `connect` and `token_for` are for the hub that the lock names.
     """
     target.check_writable()
     sdk = target.distribution(SDK)
@@ -208,7 +215,8 @@ def install_lock(lock: Lock, target: Target, options: Options, connect: Callable
         options.warn(f"the lock was made for Python {lock.python}, and {target.python} is {target.version}")
     present = {one.name for one in lock.packages if _is_there(target, one)}
     with ThreadPoolExecutor(1) as thread:
-        asked = thread.submit(_pins_now, lock, connect)
+        ids = [one.id for one in lock.packages if one.owner is not None]
+        asked = thread.submit(ask_state, lock.hub, token_for(lock.hub), ids, lock.python)
         wheels = _wheels(lock, present, connect)
         _sync(lock, present, wheels, target, dry_run=options.dry_run)
         if not options.dry_run:
@@ -266,21 +274,16 @@ def _sync(lock: Lock, present: set[str], wheels: Mapping[str, Path], target: Tar
         run_uv(["pip", "install", "--preview", "--python", target.python, *flags, "--requirements", str(path)])
 
 
-def _pins_now(lock: Lock, connect: Callable[[str], HubClient]) -> list[Chosen]:
-    with connect(lock.hub) as hub:
-        ids = [parse_id(one.id) for one in lock.packages if one.owner is not None]
-        return resolve(hub, ids, Wanted(lock.python))[1]
-
-
-def _tell_state(lock: Lock, asked: Future[list[Chosen]], options: Options) -> None:
+def _tell_state(lock: Lock, asked: Future[list[State]], options: Options) -> None:
     """Yanks of what was installed: nothing else warns of them."""
     try:
-        packages = asked.result()
+        states = asked.result()
     except HubError as error:
         options.warn(f"whether anything of it was yanked is not known: {error}")
         return
     digests = {one.id: one.sha256 for one in lock.packages}
-    warn_of_yanks([one for one in packages if one.id in digests], options.warn)
-    for one in packages:
-        if digests.get(one.id, one.file.sha256) != one.file.sha256:
+    for one in states:
+        if one.id in digests and one.yanked is not None:
+            options.warn(f"{one.id} was yanked: {one.yanked}")
+        if digests.get(one.id) not in (None, *one.digests):
             options.warn(f"{one.id} of the lock is not that of {lock.hub}: see hub verify {lock.path}")

@@ -76,6 +76,8 @@ def read_lock(path: Path) -> Lock:
     try:
         entries = {entry["name"]: entry for entry in document["packages"]}
         packages = tuple(_locked(told, entries[told["name"]]) for told in table["packages"])
+        if not table["hub"].startswith(("https://", "http://")):
+            raise ValueError(f"{table['hub']} is no hub's URL")
         lock = Lock(path, document, table["hub"], table["serial"], table["python"], packages)
     except (KeyError, TypeError, ValueError) as error:
         raise ConfigError(f"{path} is no sound lock: {error}", hint=_FORM, cause=error) from error

@@ -34,11 +34,16 @@ class HubFlags:
 
     def client_for(self, url: str) -> HubClient:
         """A connection to a hub that a file names. `VF_HUB_TOKEN` is for the user's own hub: no file may send it on."""
-        from verifiers.hub.client import HubClient, find_hub_url
-        from verifiers.hub.credentials import kept_token
+        from verifiers.hub.client import HubClient
 
-        own = url == find_hub_url(self.hub_url)
-        return HubClient(url, None if own else kept_token(url) or "")
+        return HubClient(url, self.token_for(url) or "")
+
+    def token_for(self, url: str) -> str | None:
+        """The token for a hub that a file names."""
+        from verifiers.hub.client import find_hub_url
+        from verifiers.hub.credentials import kept_token, token_for
+
+        return token_for(url) if url == find_hub_url(self.hub_url) else kept_token(url)
 
 
 NO_FLAGS = HubFlags()

@@ -49,9 +49,8 @@ def install(
         from verifiers.hub.lock import install_lock
         from verifiers.hub.lock_file import read_lock
 
-        show_lock(
-            install_lock(read_lock(lock), target, options, flags.client_for), target.prefix, output, dry_run=dry_run
-        )
+        installed = install_lock(read_lock(lock), target, options, flags.client_for, flags.token_for)
+        show_lock(installed, target.prefix, output, dry_run=dry_run)
         return ExitCode.OK
     from verifiers.hub.ids import parse_id
     from verifiers.hub.install import install as install_ids
