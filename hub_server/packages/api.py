@@ -12,7 +12,6 @@ from hub_server.accounts.auth import HubContext, OptionalPrincipal
 from hub_server.accounts.service import Principal
 from hub_server.answers import errors_of_text
 from hub_server.packages.archives import Wheel, difference, members_of, text_in, wheel_to_open
-from hub_server.packages.models import Release
 from hub_server.packages.records import project_info, release_info
 from hub_server.packages.service import release_of, releases_of, visible_project
 from hub_server.packages.urls import base_url
@@ -63,7 +62,7 @@ def members(
 ) -> WheelContents:
     """What the wheel of a release holds."""
     with context.database.read() as session:
-        found, _ = _wheel(session, owner, name, version, principal, wheel)
+        found = _wheel(session, owner, name, version, principal, wheel)
     return members_of(context, found)
 
 
@@ -78,13 +77,12 @@ def member(
 ) -> Response:  # fmt: skip
     """One text file of the wheel of a release, up to 1 MiB, as plain text."""
     with context.database.read() as session:
-        found, _ = _wheel(session, owner, name, version, principal, wheel)
+        found = _wheel(session, owner, name, version, principal, wheel)
     return PlainTextResponse(text_in(context, found, path), headers=TEXT_HEADERS)
 
 
 def _wheel(
     session: Session, owner: str, name: str, version: str, principal: Principal | None, filename: str | None = None
-) -> tuple[Wheel, Release]:
+) -> Wheel:
     project = visible_project(session, owner, name, principal)
-    release = release_of(session, project, version)
-    return wheel_to_open(project, release, filename), release
+    return wheel_to_open(project, release_of(session, project, version), filename)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
-from typing import BinaryIO
+from dataclasses import dataclass, field
+from typing import Any, BinaryIO
 
 from hub_server.context import Context
 from hub_server.packages.errors import MemberTooLarge, NoSuchFile, NotText, NoWheel, TooLargeToCompare
@@ -31,6 +31,7 @@ class Wheel:
     id: str
     filename: str
     sha256: str
+    facts: Mapping[str, Any] = field(default_factory=dict)
 
 
 def wheel_to_open(project: Project, release: Release, filename: str | None = None) -> Wheel:
@@ -42,7 +43,8 @@ def wheel_to_open(project: Project, release: Release, filename: str | None = Non
     wheel = wheel_of(files)
     if wheel is None:
         raise NoWheel(f"{id} has no wheel{f' {filename[:200]}' if filename else ''}")
-    return Wheel(id, wheel.filename, wheel.sha256)
+    facts = {**release.facts, "summary": release.summary, "requires_python": release.requires_python}
+    return Wheel(id, wheel.filename, wheel.sha256, facts)
 
 
 def members_of(context: Context, wheel: Wheel) -> WheelContents:
@@ -66,22 +68,18 @@ def text_in(context: Context, wheel: Wheel, path: str) -> str:
     return text
 
 
-def difference(context: Context, before: tuple[Wheel, Release], after: tuple[Wheel, Release]) -> Difference:
+def difference(context: Context, before: Wheel, after: Wheel) -> Difference:
     """What changed from one release to another."""
     with ExitStack() as stack:
-        old, new = (stack.enter_context(_opened(context, wheel)) for wheel, _ in (before, after))
+        old, new = (stack.enter_context(_opened(context, wheel)) for wheel in (before, after))
         if sum(member.size for listing in (old, new) for member in listing.members) > MAX_COMPARED:
             raise TooLargeToCompare(f"the wheels unpack to more than {MAX_COMPARED >> 20} MiB")
         files = compare_files(old, new)
-    dependencies, hub_dependencies, fields = compare_facts(_facts(before[1]), _facts(after[1]))
+    dependencies, hub_dependencies, fields = compare_facts(before.facts, after.facts)
     return Difference(
-        before=before[0].id, after=after[0].id, files=files, dependencies=dependencies,
+        before=before.id, after=after.id, files=files, dependencies=dependencies,
         hub_dependencies=hub_dependencies, fields=fields,
     )  # fmt: skip
-
-
-def _facts(release: Release) -> dict[str, object]:
-    return {**release.facts, "summary": release.summary, "requires_python": release.requires_python}
 
 
 @contextmanager

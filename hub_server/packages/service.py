@@ -7,7 +7,7 @@ from difflib import get_close_matches
 
 from packaging.version import Version
 from sqlalchemy import ColumnElement, and_, false, or_, select, true
-from sqlalchemy.orm import Session, selectinload
+from sqlalchemy.orm import Session, defer, lazyload, selectinload
 
 from hub_server.accounts.models import Membership, Owner
 from hub_server.accounts.service import Principal, may
@@ -88,9 +88,14 @@ def _versions_hint(project: Project) -> str:
 
 
 def releases_of(session: Session, project: Project) -> list[Release]:
-    """The releases that are not deleted, with their files, newest first (PEP 440)."""
+    """The releases that are not deleted, with their files, newest first (PEP 440).
+
+    What is long is read when it is asked for, while the session is open: a project may have thousands of releases.
+    """
     query = select(Release).where(Release.project_id == project.id, Release.deleted_at.is_(None))
-    found = session.scalars(query.options(selectinload(Release.files)))
+    long = (Release.facts, Release.readme, Release.warnings, Release.check_report)
+    later = [lazyload(Release.project), *(defer(column) for column in long)]
+    found = session.scalars(query.options(selectinload(Release.files), *later))
     return sorted(found, key=lambda release: Version(release.shown), reverse=True)
 
 

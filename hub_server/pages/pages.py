@@ -106,7 +106,7 @@ def difference_page(
         releases = releases_of(session, found)
         after = release_of(session, found, b) if b else latest_of(releases) or next(iter(releases), None)
         before = release_of(session, found, a) if a else _release_before(releases, after)
-        wheels = [(wheel_to_open(found, one), one) for one in (before, after) if one is not None]
+        wheels = [wheel_to_open(found, one) for one in (before, after) if one is not None]
         info = project_info(base_url(request, context.settings), found, releases)
     told = difference(context, *wheels) if len(wheels) == 2 else None
     pair = {"a": before.shown if before else "", "b": after.shown if after else ""}

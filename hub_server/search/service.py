@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from sqlalchemy import ColumnElement, and_, func, literal, select, tuple_
-from sqlalchemy.orm import InstrumentedAttribute, Session, aliased
+from sqlalchemy.orm import InstrumentedAttribute, Session, aliased, lazyload, load_only
 
 from hub_server.accounts.service import Principal
 from hub_server.packages.models import Project, Release, SearchTerm
@@ -143,7 +143,9 @@ def _begins(column: InstrumentedAttribute[str], beginning: str) -> ColumnElement
 
 def _hits(session: Session, ids: Sequence[int]) -> list[SearchHit]:
     projects = {one.id: one for one in session.scalars(select(Project).where(Project.id.in_(ids)))}
-    query = select(Release).where(Release.project_id.in_(ids), Release.deleted_at.is_(None))
+    columns = (Release.project_id, Release.given_version, Release.yanked_at, Release.deleted_at, Release.summary)
+    query = select(Release).options(load_only(*columns), lazyload(Release.project))
+    query = query.where(Release.project_id.in_(ids), Release.deleted_at.is_(None))
     releases: dict[int, list[Release]] = defaultdict(list)
     for release in session.scalars(query):
         releases[release.project_id].append(release)
