@@ -12,6 +12,7 @@ from typing import Final, Protocol
 import orjson
 from starlette.types import Scope, Send
 
+from hub_server.operations.middleware import note
 from hub_server.problems import NotFound, NotLoggedIn, Problem
 from hub_server.simple_index.negotiation import Form, accepts_gzip
 
@@ -102,9 +103,10 @@ class Page:
 class Refusal:
     """A problem whose answer never differs: nothing of the request is in it."""
 
-    __slots__ = ("_body", "_headers", "_status")
+    __slots__ = ("_body", "_code", "_headers", "_status")
 
     def __init__(self, problem: Problem) -> None:
+        self._code = problem.code
         self._status = problem.status
         self._body = orjson.dumps(problem.body())
         self._headers: Headers = [
@@ -113,8 +115,9 @@ class Refusal:
             *((name.lower().encode(), value.encode()) for name, value in problem.headers.items()),
         ]  # fmt: skip
 
-    async def send(self, _asked: Asked, send: Send) -> None:
+    async def send(self, asked: Asked, send: Send) -> None:
         """The same every time."""
+        note(asked.scope, code=self._code)
         await send_bytes(send, self._status, [*self._headers], self._body)
 
 
