@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from hub_server.packages.service import project_of
-from tests.support.archives import make_wheel
+from tests.support.archives import write_wheel
 from tests.support.hub_rows import HubRows
 
 JSON = "application/vnd.pypi.simple.v1+json"
@@ -27,11 +27,12 @@ def http(hub):
 
 
 @pytest.fixture
-def sdk(rows):
-    """The hub has the SDK's own wheel."""
+def sdk(hub, rows, tmp_path):
+    """The hub has the SDK's own wheel: a small one of that name."""
     with rows.database.read() as session:
-        there = project_of(session, "sdk", "verifiers") is not None
-    if not there:
-        files = {"verifiers/__init__.py": "OURS = True\n"}
-        wheel = make_wheel("verifiers", "1.0.0", files, module=None, headers={"Requires-Dist": None})
-        rows.release("sdk", "verifiers", "1.0.0", wheel=wheel, headers={"Requires-Dist": None})
+        if project_of(session, "sdk", "verifiers") is not None:
+            return
+    files = {"verifiers/__init__.py": "OURS = True\n"}
+    wheel = write_wheel(tmp_path, "verifiers", "1.0.0", files, module=None, headers={"Requires-Dist": None})
+    added = hub.admin("add-sdk", wheel)
+    assert added.returncode == 0, added.stderr
