@@ -1,7 +1,9 @@
 """Downloads on a live hub: whole, in part, conditional, by slow clients and by ones that leave."""
 
 import hashlib
+import json
 import socket
+import time
 from urllib.parse import urlsplit
 
 import httpx
@@ -208,3 +210,13 @@ def test_missing_bytes_are_said_so(http, rows, address):
     assert "hub fsck" in answer.json()["hint"]
     aside.rename(path)
     assert http.get(address).status_code == 200
+
+
+def test_the_log_counts_what_a_download_sent(hub, http, address):
+    """Also the bytes that pass by Python: the line of the request has their number and the form of the address."""
+    size = len(http.get(address).content)
+    ends = time.monotonic() + 30
+    while not (lines := [line for line in hub.log if address in line]) and time.monotonic() < ends:
+        time.sleep(0.02)
+    line = json.loads(lines[0])
+    assert (line["route"], line["sent"]) == ("/files/{owner}/{name}/{sha256}/{filename}", size)
