@@ -8,9 +8,21 @@ is what makes an answer "as of serial N" the same for ever (docs/reference/hub-a
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Mapping
 from typing import Any, Protocol
 
-from sqlalchemy import BigInteger, CheckConstraint, Integer, func, insert, select, update
+from sqlalchemy import (
+    BigInteger,
+    CheckConstraint,
+    ColumnElement,
+    Integer,
+    Table,
+    bindparam,
+    func,
+    insert,
+    select,
+    update,
+)
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from hub_server.database import Base, now, table_of
@@ -69,33 +81,63 @@ class HasSerial(Protocol):
     serial: Mapped[int]
 
 
+_STATE, _EVENTS = table_of(HubState), table_of(JournalEvent)
+_STEP = update(_STATE).values(serial=_STATE.c.serial + 1).returning(_STATE.c.serial)
+_GIVEN = [column for column in _EVENTS.c if column.name not in ("serial", "at")]
+
+
+class Stamps:
+    """Rows that get an event's serial in their column `serial`: tables, each with a condition on bind parameters.
+
+    Made once for each kind of change. `at_once` is all of `record` in one statement, for PostgreSQL: other writers wait
+    from its begin until the commit. The moment is taken once the lock is held, so later serials have later moments.
+    """
+
+    def __init__(self, *rows: tuple[Table, ColumnElement[bool]]) -> None:
+        self.rows = rows
+        step = _STEP.cte("step")
+        values = [bindparam(f"new_{column.name}", type_=column.type) for column in _GIVEN]
+        source = select(step.c.serial, func.clock_timestamp(), *values)
+        names = ["serial", "at", *(column.name for column in _GIVEN)]
+        statement = insert(_EVENTS).from_select(names, source)
+        for number, (table, which) in enumerate(rows):
+            stamped = update(table).where(which).values(serial=select(step.c.serial).scalar_subquery())
+            statement = statement.add_cte(stamped.cte(f"stamp_{number}"))
+        self.at_once = statement.returning(_EVENTS.c.serial)
+
+
+_NO_STAMPS = Stamps()
+
+
 def record(
     session: Session, action: str, *, actor: str | None = None, token_id: str | None = None, owner: str | None = None,
     project: str | None = None, row: Any = None, version: str | None = None, filename: str | None = None,
-    data: dict[str, Any] | None = None, project_id: int | None = None,
+    data: dict[str, Any] | None = None, project_id: int | None = None, stamps: Stamps = _NO_STAMPS,
+    stamped: Mapping[str, int] | None = None,
 ) -> int:  # fmt: skip
     """Append one event and return its serial. Last in the transaction: others wait for it until the commit.
 
     row: the project's row, if what its index shows changed; its `serial` is set. project_id: instead of `row`, where
-    the caller sets the serial itself.
+    `stamps` name all rows that get the serial; `stamped` are the values of its parameters.
     """
     session.flush()  # what may wait for another lock does so before the journal's is taken
+    event = {
+        "action": action, "actor": actor, "token_id": token_id, "owner": owner, "project": project,
+        "project_id": project_id if row is None else row.id, "version": version, "filename": filename,
+        "data": data or {},
+    }  # fmt: skip
     connection = session.connection()  # tables instead of mapped classes: a third of the time, while others wait
-    serial: int = connection.execute(_STEP).scalar_one()
+    if connection.dialect.name == "postgresql":
+        values = {f"new_{name}": value for name, value in event.items()}
+        serial: int = connection.execute(stamps.at_once, {**values, **(stamped or {})}).scalar_one()
+    else:
+        serial = connection.execute(_STEP).scalar_one()
+        connection.execute(insert(_EVENTS), {"serial": serial, "at": now(), **event})
+        for table, which in stamps.rows:
+            connection.execute(update(table).where(which).values(serial=serial), stamped)
     if row is not None:
         row.serial = serial
-        project_id = row.id
-    event = {
-        "serial": serial, "at": now(), "action": action, "actor": actor, "token_id": token_id, "owner": owner,
-        "project": project, "project_id": project_id, "version": version, "filename": filename, "data": data or {},
-    }  # fmt: skip
-    connection.execute(_APPEND, event)
     return serial
-
-
-_STATE = table_of(HubState)
-_STEP = update(_STATE).values(serial=_STATE.c.serial + 1).returning(_STATE.c.serial)
-_APPEND = insert(table_of(JournalEvent))
 
 
 def serial_before(session: Session, moment: dt.datetime) -> int:

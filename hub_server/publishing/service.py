@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from sqlalchemy import func, insert, select, update
+from sqlalchemy import bindparam, func, insert, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
@@ -22,7 +22,7 @@ from hub_server.accounts.service import Principal, require, require_role
 from hub_server.context import Context
 from hub_server.database import now, table_of
 from hub_server.fault_points import reach
-from hub_server.journal import record
+from hub_server.journal import Stamps, record
 from hub_server.packages.models import File, Project, Release
 from hub_server.packages.terms import add_release, terms_of
 from hub_server.problems import Denied, NotLoggedIn
@@ -41,10 +41,18 @@ from verifiers.hub.package.refusal import refuse
 OPEN_DAYS = 14
 """For how long a release takes more files: a stolen token can not add a wheel to an old version."""
 
+NO_SERIAL = 0
+"""Of rows whose transaction has yet to take its serial."""
+
 Visibility = Literal["public", "private"]
 
 
 OWNERS, PROJECTS, RELEASES, FILES = (table_of(model) for model in (Owner, Project, Release, File))
+_STAMPS = Stamps(
+    (PROJECTS, PROJECTS.c.id == bindparam("of_project")),
+    (RELEASES, RELEASES.c.id == bindparam("of_release")),
+    (FILES, (FILES.c.release_id == bindparam("of_release")) & (FILES.c.serial == NO_SERIAL)),
+)
 _OF_PROJECT = (PROJECTS.c.id, PROJECTS.c.visibility, PROJECTS.c.status)
 
 
@@ -230,39 +238,42 @@ def _add(
     session: Session, principal: Principal, place: Place, project_id: int, release: Release | None,
     new: Sequence[FileFacts], report: dict[str, Any] | None,
 ) -> None:  # fmt: skip
-    """The journal's event and the rows. From here to the commit every other change of the hub waits, so this is made of
-    few plain statements."""
+    """The rows, and last the journal's event, which gives them their serial."""
     connection = session.connection()
-    version = new[0].version
-    serial = record(
-        session, "release.publish", actor=principal.slug, token_id=principal.token_id or None, owner=place.owner.slug,
-        project=place.name, project_id=project_id, version=version, filename=new[0].filename,
-        data={"files": [{"filename": one.filename, "sha256": one.sha256, "size": one.size} for one in new]},
-    )  # fmt: skip
-    at = now()
+    version, at = new[0].version, now()
     described = describe({} if release is None else release.facts, [] if release is None else release.warnings, new)
     if report is not None:
         described["check_report"] = report
     if release is None:
         row = {
             "project_id": project_id, "version": canonical_version(version), "given_version": version,
-            "created_at": at, "serial": serial, **described,
+            "created_at": at, "serial": NO_SERIAL, **described,
         }  # fmt: skip
         release_id = connection.execute(insert(RELEASES).returning(RELEASES.c.id), row).scalar_one()
     else:
         release_id = release.id
-        connection.execute(update(RELEASES).where(RELEASES.c.id == release_id).values(serial=serial, **described))
+        connection.execute(update(RELEASES).where(RELEASES.c.id == release_id).values(**described))
     files = [
         {
             "project_id": project_id, "release_id": release_id, "filename": one.filename, "kind": one.kind,
             "size": one.size, "sha256": one.sha256, "blake2b_256": one.blake2b_256,
-            "requires_python": one.requires_python, "uploaded_at": at, "uploaded_by": principal.slug, "serial": serial,
-            "metadata_sha256": hashlib.sha256(one.metadata).hexdigest() if one.kind == "wheel" else None,
+            "requires_python": one.requires_python, "uploaded_at": at, "uploaded_by": principal.slug,
+            "serial": NO_SERIAL, "metadata_sha256": sha256_hex(one.metadata) if one.kind == "wheel" else None,
         }
         for one in new
     ]  # fmt: skip
     connection.execute(insert(FILES), files)
-    connection.execute(update(PROJECTS).where(PROJECTS.c.id == project_id).values(serial=serial))
+    record(
+        session, "release.publish", actor=principal.slug, token_id=principal.token_id or None, owner=place.owner.slug,
+        project=place.name, project_id=project_id, version=version, filename=new[0].filename,
+        data={"files": [{"filename": one.filename, "sha256": one.sha256, "size": one.size} for one in new]},
+        stamps=_STAMPS, stamped={"of_project": project_id, "of_release": release_id},
+    )  # fmt: skip
+
+
+def sha256_hex(data: bytes) -> str:
+    """The digest under which the bytes are a blob."""
+    return hashlib.sha256(data).hexdigest()
 
 
 def describe(told: dict[str, Any], warnings: Sequence[str], new: Sequence[FileFacts]) -> dict[str, Any]:
