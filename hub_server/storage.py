@@ -106,8 +106,11 @@ class FolderStorage:
         if self._keep(digest):
             return
         temporary = self.incoming / f"bytes-{secrets.token_hex(8)}"
-        temporary.write_bytes(content)
-        self.put(temporary, digest)
+        try:
+            temporary.write_bytes(content)
+            self.put(temporary, digest)
+        finally:
+            temporary.unlink(missing_ok=True)
 
     def read(self, digest: str, start: int = 0, end: int | None = None) -> Iterator[bytes]:
         """In chunks of 1 MiB."""

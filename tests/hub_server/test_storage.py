@@ -255,3 +255,16 @@ def test_wrong_credentials(tmp_path, monkeypatch):
         server.server_close()
     assert "AWS_ACCESS_KEY_ID" in refused.value.hint
     assert refused.value.exit_code == 3
+
+
+def test_a_put_that_fails_leaves_nothing(tmp_path, monkeypatch):
+    """Where the blob can not be linked, the temporary file goes too."""
+    storage = FolderStorage(tmp_path)
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "link", full)
+    with pytest.raises(OSError, match="No space left"):
+        storage.put_bytes(b"x", hashlib.sha256(b"x").hexdigest())
+    assert list(storage.incoming.iterdir()) == []
