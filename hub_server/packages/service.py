@@ -13,11 +13,13 @@ from hub_server.accounts.models import Membership, Owner
 from hub_server.accounts.service import Principal, may
 from hub_server.packages.models import Project, Release
 from hub_server.problems import NotFound
-from verifiers.hub.package.names import canonical_version, normalise
+from verifiers.hub.package.names import MAX_NAME, canonical_version, normalise
 from verifiers.hub.package.refusal import RefusedError
 
 NEAR = 3
 """Near misses that a message names."""
+COMPARED = 300
+"""Names of an owner that are looked through for them."""
 
 
 def project_of(session: Session, owner: str, name: str, *, lock: bool = False) -> Project | None:
@@ -65,8 +67,8 @@ def near_projects(session: Session, owner: str, name: str, principal: Principal 
     seen = visible_where(session, principal)
     query = select(Owner.slug, Project.name).join(Owner, Project.owner_id == Owner.id).where(seen)
     same = session.execute(query.where(Project.name == name, Owner.slug != owner).order_by(Owner.slug).limit(NEAR))
-    theirs = session.execute(query.where(Owner.slug == owner).order_by(Project.name).limit(1000))
-    similar = get_close_matches(name, [row.name for row in theirs], n=NEAR)
+    theirs = session.execute(query.where(Owner.slug == owner).order_by(Project.name).limit(COMPARED))
+    similar = get_close_matches(name[:MAX_NAME], [row.name for row in theirs], n=NEAR)
     return [*(f"{owner}/{one}" for one in similar), *(f"{row.slug}/{row.name}" for row in same)][:NEAR]
 
 

@@ -48,6 +48,9 @@ def _serial(session: Session, request: ResolveRequest) -> int:
     if request.serial is not None and request.before is not None:
         raise BadMoment("a request names a serial or a moment, not both")
     if request.before is not None:
+        # What lies at the ends of the calendar has no equivalent in UTC.
+        if not 1970 < request.before.year < 9999:
+            return 0 if request.before.year <= 1970 else last
         return min(last, serial_before(session, request.before))
     if request.serial is None:
         return last

@@ -152,6 +152,10 @@ def test_an_older_serial_and_a_moment_show_the_hub_as_it_was(store):
     assert ids(ask(store, "alice/e", serial=yanked)) == ["alice/e@1.0"]
     assert ids(ask(store, "alice/e", before=moment)) == ["alice/e@1.0"]
     assert ask(store, "alice/e", before=moment).serial == yanked
+    east, west = (dt.timezone(dt.timedelta(hours=hours)) for hours in (14, -14))
+    assert ids(ask(store, "alice/e", before=dt.datetime.max.replace(tzinfo=west))) == ["alice/e@3.0"]
+    with pytest.raises(NotFound):
+        ask(store, "alice/e", before=dt.datetime.min.replace(tzinfo=east))
     with pytest.raises(NotFound):
         ask(store, "alice/e", before=moment - dt.timedelta(days=1))
 
@@ -258,7 +262,7 @@ def outcome(store, who, request):
             return problem.code, problem.message
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
+@settings(max_examples=20, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(st.lists(steps, max_size=8), st.lists(steps, max_size=8), requests, st.randoms())
 def test_an_answer_as_of_a_serial_never_changes(empty_database, before, after, request, random):
     """Not by order or repetition, nor by what is published, yanked or hidden later: byte for byte the same."""
