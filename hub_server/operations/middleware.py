@@ -15,6 +15,7 @@ from typing import Any
 
 import orjson
 import structlog
+from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -25,6 +26,9 @@ from hub_server.settings import Settings
 READING = frozenset(("GET", "HEAD", "OPTIONS"))
 METHODS = READING | {"POST", "PUT", "PATCH", "DELETE"}
 READS_BY_POST = frozenset(("/api/v1/resolve",))
+MAX_BODY = 4 << 20
+"""Bytes of a request that is read into memory."""
+
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}\Z")
 _NOTES = "hub.notes"
 
@@ -104,11 +108,18 @@ class _Request:
             self.write_down(perf_counter() - began, failure)
 
     async def hear(self) -> Message:
-        """Count what comes in."""
+        """Count what comes in. What a handler reads into memory has a limit; files have their own."""
         message = await self.receive()
         if body := message.get("body"):
             self.received += len(body)
+            if self.received > MAX_BODY and not self.is_file():
+                raise HTTPException(413, f"the body of this request has more than {MAX_BODY:,} bytes")
         return message
+
+    def is_file(self) -> bool:
+        """Whether the body is an upload."""
+        path = self.scope["path"].rstrip("/")
+        return path.endswith("/legacy") or (self.scope["method"] == "PUT" and "/releases/" in path)
 
     async def say(self, message: Message) -> None:
         """Put the request's id on the answer, and count what goes out."""

@@ -17,7 +17,7 @@ from hub_server.packages.models import File, Project, Release
 from hub_server.storage import FolderStorage
 from tests.hub_server.publishing.test_races import published
 from tests.support.archives import make_wheel, wheel_name
-from tests.support.hub import PATIENCE, running_hub
+from tests.support.hub import PATIENCE, run_server, running_hub
 from tests.support.uploads import post_upload
 from verifiers.errors import HubUnavailableError
 from verifiers.hub.build import Built
@@ -48,7 +48,9 @@ def kill_at(hub, point, send):
 
 
 def check(data, url):
-    """Index, rows, serials and blobs agree; returns the published files."""
+    """Index, rows, serials and blobs agree, as `hub fsck` says, too; returns the published files."""
+    fsck = run_server("fsck", settings={"HUB_DATA": str(data), "HUB_DATABASE_URL": url})
+    assert fsck.returncode == 0, fsck.stdout + fsck.stderr
     database, storage = Database(url), FolderStorage(data)
     with database.read() as session:
         files = list(session.scalars(select(File)))

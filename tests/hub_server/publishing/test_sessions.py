@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import secrets
 from pathlib import Path
 
 import httpx
 import pytest
 
 from tests.support.archives import make_sdist, make_wheel, sdist_name, wheel_name
+from tests.support.uploads import BOUNDARY, upload_body
 
 
 class Author:
@@ -56,6 +58,12 @@ def author(hub):
 
 def incoming(hub) -> list[Path]:
     return [path for path in (hub.data / "incoming").iterdir() if path.name.startswith("session-")]
+
+
+def post_upload_for(author: Author, filename: str, data: bytes) -> httpx.Response:
+    """The same by the installers' route."""
+    content_type = {"Content-Type": f"multipart/form-data; boundary={BOUNDARY}"}
+    return author.http.post("/legacy/", content=upload_body(filename, data), headers=content_type)
 
 
 def index(author: Author) -> list[str]:
@@ -177,3 +185,18 @@ def test_a_private_project_is_made_by_a_session(hub, author):
     with httpx.Client(base_url=hub.url) as anybody:
         name = author.root.removeprefix("/api/v1").removesuffix("/releases")
         assert anybody.get(f"{name}/simple/demo-env/").status_code == 401
+
+
+def test_a_huge_request_is_not_read_into_memory(hub, author):
+    """A JSON body of more than some MiB is a 413 in the one shape, for whoever sends it."""
+    body = b'{"version": "0.1.0", "files": [], "more": "' + b"x" * (5 << 20) + b'"}'
+    answer = httpx.post(f"{hub.url}{author.root}", content=body, headers={"Content-Type": "application/json"})
+    assert (answer.status_code, set(answer.json())) == (413, {"code", "message", "hint", "docs"})
+
+
+def test_a_large_file_is_streamed(author):
+    """The limit of JSON bodies is not that of files."""
+    files = release(files={"demo_env_data.bin": secrets.token_bytes(5 << 20)})
+    assert author.all(files).status_code == 201
+    other = make_wheel("other-env", files={"other_env_data.bin": secrets.token_bytes(5 << 20)})
+    assert post_upload_for(author, wheel_name("other-env"), other).status_code == 200
