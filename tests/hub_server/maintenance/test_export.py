@@ -1,5 +1,6 @@
 """Export and import: the same hub on the other database and the other storage."""
 
+import dataclasses
 import json
 import tarfile
 
@@ -7,15 +8,18 @@ import httpx
 import pytest
 from sqlalchemy import inspect, select
 
+from hub_server.accounts.service import create_token, find_owner
 from hub_server.maintenance.bundle import BundleError
 from hub_server.maintenance.export import export, exported_tables
 from hub_server.maintenance.fsck import fsck
 from hub_server.maintenance.load import load
+from hub_server.packages import manage
 from hub_server.packages.models import File
 from tests.support.archives import write_wheel
-from tests.support.filled_hub import fill, hub_parts, publish_files
+from tests.support.filled_hub import fill, hub_parts, owner_of, publish_files
 from tests.support.hub import run_server, running_hub
 from verifiers.errors import ConfigError
+from verifiers.hub.schema import Yank
 
 
 def rows_of(context):
@@ -173,3 +177,40 @@ def test_no_export_there(tmp_path):
         done = run_server("import", source, settings={"HUB_DATA": str(tmp_path / "new")})
         assert done.returncode == 1
         assert "Traceback" not in done.stderr
+
+
+def test_a_hub_with_a_past_is_sound_and_moves(tmp_path, database_url):
+    """After yanks, deletions, transfers and derived tokens nothing is found, and an import is the same hub."""
+    with hub_parts(data=tmp_path / "one", database_url=database_url) as old:
+        fill(old, tmp_path)
+        alice, bob = owner_of(old, "alice"), owner_of(old, "bob")
+        both = dataclasses.replace(alice, site_admin=True)
+        steps = [
+            lambda session: manage.yank(session, alice, "alice", "demo-env", "0.1.0", Yank(reason="broken")),
+            lambda session: manage.yank(session, bob, "bob", "demo-env", "0.1.0", Yank(reason="leak", cause="leak")),
+            lambda session: manage.unyank(session, bob, "bob", "demo-env", "0.1.0"),
+            lambda session: manage.delete_release(session, alice, "alice", "demo-env", "0.2.0"),
+            lambda session: manage.set_status(session, alice, "alice", "hidden-env", "deprecated", "old"),
+            lambda session: manage.set_visibility(session, alice, "alice", "hidden-env", "public"),
+            lambda session: manage.transfer_name(session, both, "alice", "demo-env", "bob"),
+            lambda session: _token_of_a_token(session, "alice"),
+        ]
+        for step in steps:
+            with old.database.write() as session:
+                step(session)
+        assert fsck(old).findings == []
+        export(old, tmp_path / "export")
+        before = rows_of(old)
+    with hub_parts(data=tmp_path / "two") as new:
+        load(new, tmp_path / "export")
+        assert rows_of(new) == before
+        assert fsck(new).findings == []
+
+
+def _token_of_a_token(session, slug):
+    """A token whose parent has a later place in the order of ids."""
+    owner = find_owner(session, slug)
+    parent = create_token(session, owner, "parent", ["read"])[0]
+    parent.id = "zzzz"
+    session.flush()
+    create_token(session, owner, "child", ["read"], parent_id="zzzz")[0].id = "0000"

@@ -91,3 +91,11 @@ def test_text_on_demand(tmp_path):
         httpx.get(f"{hub.url}/healthz")
         hub.stop()
         assert any("route=/healthz" in line and not line.startswith("{") for line in hub.log)
+
+
+def test_a_proxy_is_believed_only_if_it_is_named(hub, tmp_path):
+    """The client's address comes from X-Forwarded-For of a proxy that is trusted, and of no other."""
+    headers = {"X-Forwarded-For": "203.0.113.9"}
+    assert line_of(hub, httpx.get(f"{hub.url}/healthz", headers=headers))["client"] == "203.0.113.9"
+    with running_hub(tmp_path, forwarded_allow_ips="10.0.0.1") as other:
+        assert line_of(other, httpx.get(f"{other.url}/healthz", headers=headers))["client"] == "127.0.0.1"

@@ -1,11 +1,13 @@
 """Where settings come from, and what is said of wrong ones."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from hub_server.settings import Settings, load_settings, unknown_variables
-from tests.support.hub import run_server
+from tests.support.hub import run_server, server_environment
 from verifiers.errors import ConfigError
 
 ROOT = Path(__file__).parent.parent.parent.parent
@@ -97,3 +99,19 @@ def test_every_setting_is_a_flag_of_serve():
     """`serve --help` lists them all."""
     text = run_server("serve", "--help", settings={"COLUMNS": "200"}).stdout
     assert [name for name in Settings.model_fields if "--" + name.replace("_", "-") not in text] == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "shown"),
+    [
+        (["serve", "--help"], 0, "--shutdown-seconds"),
+        (["admin", "token", "create", "--help"], 0, "--scope"),
+        (["fsck", "--data", "no/such/folder"], 2, "there is no hub in no/such/folder"),
+    ],
+)
+def test_the_hub_command_becomes_the_servers(tmp_path, arguments, code, shown):
+    """`hub serve` and its neighbours have the server's flags, help, errors and exit codes."""
+    line = [sys.executable, "-m", "verifiers.cli.hub.main", *arguments]
+    done = subprocess.run(line, capture_output=True, text=True, cwd=tmp_path, env=server_environment({}))
+    assert done.returncode == code
+    assert shown in done.stdout + done.stderr
