@@ -11,18 +11,16 @@ from typing import TYPE_CHECKING
 
 from verifiers.errors import HubNotFoundError, HubRefusedError
 from verifiers.hub.ids import HubId
+from verifiers.hub.schema import ProjectInfo, ReleaseInfo, SearchAnswer, SearchHit
 
 if TYPE_CHECKING:
     from verifiers.hub.client import HubClient
-    from verifiers.hub.schema import ProjectInfo, ReleaseInfo, SearchHit
 
 PAGE = 100
 
 
 def search(hub: HubClient, text: str, limit: int) -> Iterator[SearchHit]:
     """Up to `limit` projects, best first, a page at a time."""
-    from verifiers.hub.schema import SearchAnswer
-
     after: str | None = None
     while limit > 0:
         page = hub.get("/api/v1/search", SearchAnswer, q=text, limit=min(limit, PAGE), after=after)
@@ -35,8 +33,6 @@ def search(hub: HubClient, text: str, limit: int) -> Iterator[SearchHit]:
 
 def project_of(hub: HubClient, project: str) -> ProjectInfo:
     """A project with its versions. HubNotFoundError with near misses, from all of the hub if its owner has none."""
-    from verifiers.hub.schema import ProjectInfo
-
     try:
         return hub.get(f"/api/v1/{project}", ProjectInfo)
     except HubNotFoundError as error:
@@ -49,8 +45,6 @@ def project_of(hub: HubClient, project: str) -> ProjectInfo:
 
 def look_up(hub: HubClient, wanted: HubId) -> tuple[ProjectInfo, ReleaseInfo]:
     """The project, and the release that an id means: the pinned one, the latest, or the highest within the bounds."""
-    from verifiers.hub.schema import ReleaseInfo
-
     project = project_of(hub, wanted.project)
     version = wanted.version or (project.latest if not wanted.specifier else _highest(project, wanted.specifier))
     if version is None:

@@ -13,18 +13,22 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from verifiers.errors import ConfigError, HubRefusedError
+from verifiers.hub.fetch import fetch
 from verifiers.hub.find import look_up
 from verifiers.hub.ids import HubId, parse_id
+from verifiers.hub.package.compare import compare_facts, compare_files
+from verifiers.hub.package.facts import Policy
+from verifiers.hub.package.inspect import inspect_file
+from verifiers.hub.package.paths import Limits
+from verifiers.hub.package.zip_walk import walk_zip
+from verifiers.hub.schema import Difference, ReleaseInfo, WheelContents
 
 if TYPE_CHECKING:
     from verifiers.hub.client import HubClient
-    from verifiers.hub.schema import Difference, ReleaseInfo, WheelContents
 
 
 def contents(hub: HubClient, wanted: HubId) -> WheelContents:
     """The files that a release's wheel holds."""
-    from verifiers.hub.schema import WheelContents
-
     _, release = look_up(hub, wanted)
     return hub.get(f"/api/v1/{wanted.project}/{release.version}/files/", WheelContents)
 
@@ -41,7 +45,6 @@ def compare(hub: HubClient, before: str, after: str) -> Difference:
     sides = [_side(before, None), _side(after, before)]
     if any(isinstance(side, Path) for side in sides) or sides[0].project != sides[1].project:  # type: ignore[union-attr]
         return _compare_here(hub, sides)
-    from verifiers.hub.schema import Difference
 
     old, new = (look_up(hub, side)[1].version for side in sides if isinstance(side, HubId))
     assert isinstance(sides[0], HubId)
@@ -66,18 +69,12 @@ def _side(text: str, other: str | None) -> HubId | Path:
 @dataclass(frozen=True)
 class _Opened:
     """A wheel as a file, what it is called in the result, and what it says of itself."""
-
     name: str
     path: Path
     facts: dict[str, Any]
 
 
 def _compare_here(hub: HubClient, sides: list[HubId | Path]) -> Difference:
-    from verifiers.hub.package.compare import compare_facts, compare_files
-    from verifiers.hub.package.paths import Limits
-    from verifiers.hub.package.zip_walk import walk_zip
-    from verifiers.hub.schema import Difference
-
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hub-diff-")))
         old, new = (
@@ -94,15 +91,10 @@ def _compare_here(hub: HubClient, sides: list[HubId | Path]) -> Difference:
 
 
 def _local(path: Path) -> _Opened:
-    from verifiers.hub.package.facts import Policy
-    from verifiers.hub.package.inspect import inspect_file
-
     return _Opened(path.name, path, inspect_file(path, path.name, Policy(private=True)).to_dict())
 
 
 def _remote(hub: HubClient, wanted: HubId, folder: Path) -> _Opened:
-    from verifiers.hub.fetch import fetch
-
     _, release = look_up(hub, wanted)
     wheel = next((file for file in release.files if file.sha256 == release.digest), None)
     if wheel is None:
