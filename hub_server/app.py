@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from http import HTTPStatus
 
 import structlog
 from fastapi import FastAPI, Request
@@ -94,7 +95,7 @@ def _answer_refused(request: Request, refused: Exception) -> JSONResponse:
     """A rule for names and files is broken."""
     assert isinstance(refused, RefusedError)
     note(request.scope, code=refused.code)
-    return JSONResponse({**refused.to_dict(), "docs": f"docs/reference/hub-rules.md#{refused.code}"}, 400)
+    return JSONResponse({**refused.to_dict(), "docs": refused.docs}, 400)
 
 
 def _answer_unstorable(request: Request, _error: Exception) -> JSONResponse:
@@ -103,10 +104,14 @@ def _answer_unstorable(request: Request, _error: Exception) -> JSONResponse:
     return _answer_problem(request, problem)
 
 
-def _answer_http_error(_request: Request, error: Exception) -> JSONResponse:
+def _answer_http_error(request: Request, error: Exception) -> JSONResponse:
     """What the framework itself refuses, such as a route that is not there, in the one shape."""
     assert isinstance(error, HTTPException)
-    problem = Problem(str(error.detail), code=f"http-{error.status_code}", hint="See docs/reference/hub-api.md.")
+    said = str(error.detail)
+    sentences = {404: f"a hub has nothing at {request.url.path[:200]}", 405: f"no {request.method} is answered here"}
+    message = sentences.get(error.status_code, said) if said == HTTPStatus(error.status_code).phrase else said
+    hint = "Check the hub's URL; its addresses are in docs/reference/hub-api.md."
+    problem = Problem(message, code=f"http-{error.status_code}", hint=hint)
     return JSONResponse(problem.body(), error.status_code, error.headers)
 
 

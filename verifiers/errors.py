@@ -474,9 +474,10 @@ class ClusterError(UserError):
 
 
 class HubError(UserError):
-    """A hub did not do what was asked. `code` is the hub's own word for it."""
+    """A hub did not do what was asked. `code` is the hub's own word for it, `docs` the page that explains it."""
 
     code: str = "hub"
+    docs: str | None = None
     hint = "Check the hub's URL and the id."
 
 

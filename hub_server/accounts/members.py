@@ -17,7 +17,7 @@ def require_site_admin(principal: Principal) -> None:
     """Denied unless the caller runs the hub."""
     if not principal.runs_the_hub():
         raise Denied(
-            f"{principal.slug}'s token {principal.token_id} is none of an admin of the hub",
+            f"{principal.slug}'s token {principal.token_id} is not that of an admin of the hub",
             hint="On the hub's machine: hub admin create-owner NAME --site-admin.",
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -22,6 +23,8 @@ MAX_SHOWN = 1 << 20
 """Bytes of a member that is shown."""
 MAX_COMPARED = 512 << 20
 """Bytes, unpacked, of two wheels that are compared."""
+NEAR = 200
+"""Members among which a name is sought that was meant: comparing names is slow."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +62,10 @@ def text_in(context: Context, wheel: Wheel, path: str) -> str:
     with _opened(context, wheel) as listing:
         member = next((one for one in listing.members if one.name == path and not one.is_dir), None)
         if member is None:
-            raise NoSuchFile(f"{wheel.filename} holds no {path[:200]}")
+            names = [one.name for one in listing.members[:NEAR] if not one.is_dir]
+            near = difflib.get_close_matches(path[:200], names, 1)
+            hint = f"Did you mean {near[0]}?" if near else f"hub inspect {wheel.id} lists the files."
+            raise NoSuchFile(f"{wheel.filename} holds no {path[:200]}", hint=hint)
         if member.size > MAX_SHOWN:
             raise MemberTooLarge(f"{path} has {member.size:,} bytes, and up to {MAX_SHOWN:,} are shown")
         text = text_of(listing, member, MAX_SHOWN)

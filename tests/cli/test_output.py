@@ -9,7 +9,7 @@ import pytest
 from verifiers.cli import output as module
 from verifiers.cli.output import Output, error_code, error_object, log_file, run_command, shown
 from verifiers.error_text import LONGEST_TEXT
-from verifiers.errors import ConfigError, EndpointUnavailableError, Error, MissingKeyError
+from verifiers.errors import ConfigError, EndpointUnavailableError, Error, HubError, MissingKeyError
 from verifiers.hub.package.refusal import RefusedError
 from verifiers.settings import LOGGER
 
@@ -242,3 +242,12 @@ def test_a_reader_that_goes_away_is_no_error(command):
         process.stdout.close()
         assert process.stderr.read() == b""
     assert process.returncode == 0
+
+
+def test_an_error_names_the_page_that_explains_it():
+    """A rule of the hub leads to that rule, an answer of a hub to the page that the hub names."""
+    assert error_object(RefusedError("file-name", "x"))["docs"] == "docs/reference/hub-rules.md#file-name"
+    error = HubError("x")
+    assert error_object(error)["docs"] == module.ERRORS_PAGE
+    error.docs = "docs/reference/hub-api.md#errors"
+    assert error_object(error)["docs"] == "docs/reference/hub-api.md#errors"

@@ -49,6 +49,7 @@ def test_a_wrong_token_is_not_kept(newcomer):
         done = newcomer.hub("login", stdin=text + "\n")
         assert done.code == code, done.err
         assert "hint:" in done.err and (not text or text not in done.out + done.err)
+        assert text or "no token was given" in done.err
     assert not newcomer.credentials.exists()
 
 
@@ -212,3 +213,9 @@ def test_a_keyring_that_can_not_be_used_is_one_clear_error(owner, newcomer):
     assert (done.code, "without --keyring" in done.err) == (2, True)
     assert not newcomer.credentials.exists()
     assert newcomer.hub("login", stdin=owner.token, **variables).code == 0
+
+
+def test_a_user_has_no_members_and_a_slip_names_the_help(person, owner):
+    """An empty list is explained, and a flag that is missing or mistyped leads to the help of that command."""
+    assert "only organisations have members" in person.hub("owner", "members", owner.slug).err
+    assert "hub yank --help" in person.hub("yank", "alice/my-env").err

@@ -128,6 +128,7 @@ def test_inspect_lists_the_files_and_prints_one(hub_command, owner):
     code, _, err = hub_command("inspect", f"{owner}/ladder", "absent.txt")
     assert code == 1
     assert "hub inspect" in err
+    assert "Did you mean ladder_data.txt?" in hub_command("inspect", f"{owner}/ladder", "lader_data.txt")[2]
 
 
 def test_diff_takes_ids_or_a_version(hub_command, owner):

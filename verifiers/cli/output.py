@@ -84,8 +84,14 @@ def error_object(error: BaseException) -> dict[str, Any]:
         "code": error_code(error),
         "message": _message(error),
         "hint": getattr(error, "hint", None),
-        "docs": ERRORS_PAGE,
+        "docs": error_page(error),
     }
+
+
+def error_page(error: BaseException) -> str:
+    """The page that explains the error: the one that it names itself, or that of the classes."""
+    named = getattr(error, "docs", None) if isinstance(error, Error) else None
+    return named if isinstance(named, str) else ERRORS_PAGE
 
 
 def _is_gone(stream: Any) -> bool:
@@ -171,7 +177,7 @@ class Output:
             self._labelled("cause", cause, style="note")
         if hint := getattr(error, "hint", None):
             self._labelled("hint", str(hint))
-        self._write(self._stderr, styled(f"({error_code(error)}; {ERRORS_PAGE})", "note", self._stderr))
+        self._write(self._stderr, styled(f"({error_code(error)}; {error_page(error)})", "note", self._stderr))
 
     def confirm(self, question: str, *, yes: bool = False) -> bool:
         """Ask on a terminal. `yes` answers at once; without a terminal the answer is no."""

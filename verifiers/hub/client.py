@@ -143,10 +143,27 @@ def refusal(response: httpx.Response, url: str) -> HubError:
         body = {}
     if not isinstance(body, dict):
         body = {}
+    if not body.get("code") and response.request.method != "HEAD":
+        return _no_hub(response, url)
     message = str(body.get("message") or f"{url} answered {status} {response.reason_phrase}")
     kind = {401: HubDeniedError, 403: HubDeniedError, 404: HubNotFoundError}.get(status, HubRefusedError)
     if status >= 500 or status == 429:
         kind = HubUnavailableError
     error = kind(message, hint=body.get("hint"))
     error.code = str(body.get("code") or f"http-{status}")
+    error.docs = str(docs) if (docs := body.get("docs")) else None
+    return error
+
+
+def _no_hub(response: httpx.Response, url: str) -> HubError:
+    """The error for an answer that no hub gives: another server's, or a proxy's."""
+    status = response.status_code
+    told = f"{url} answered {status} {response.reason_phrase}, and not as a hub does"
+    if response.is_redirect and (target := response.headers.get("location")):
+        error = HubError(f"{told}: it sends to {target}", hint="If the hub has moved, name its new URL: --hub-url URL")
+    elif status >= 500 or status == 429:
+        error = HubUnavailableError(told, hint="Try again later; a proxy may stand before a hub that is down.")
+    else:
+        error = HubError(told, hint="Check the hub's URL (--hub-url, VF_HUB_URL).")
+    error.code = f"http-{status}"
     return error

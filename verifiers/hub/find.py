@@ -39,8 +39,9 @@ def project_of(hub: HubClient, project: str) -> ProjectInfo:
         if error.hint and "Did you mean" in error.hint:
             raise
         found = [hit.id for hit in search(hub, project.partition("/")[2], 3)]
-        hint = f"Did you mean {' or '.join(found)}?" if found else error.hint
-        raise HubNotFoundError(str(error), hint=hint, cause=error) from error
+        if found:
+            error.hint = f"Did you mean {' or '.join(found)}?"
+        raise
 
 
 def look_up(hub: HubClient, wanted: HubId) -> tuple[ProjectInfo, ReleaseInfo]:

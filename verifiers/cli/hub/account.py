@@ -69,7 +69,10 @@ def _read_token(given: str | None, url: str) -> str:
     else:
         text = sys.stdin.readline()
     text = text.strip()
-    if not text or not text.isascii() or not text.isprintable() or " " in text:
+    if not text:
+        hint = "Pipe it in (hub login --token - < FILE), or set VF_HUB_TOKEN instead of logging in."
+        raise ConfigError("no token was given", hint=hint)
+    if not text.isascii() or not text.isprintable() or " " in text:
         raise ConfigError("that is no token", hint="A token is one word that begins with envhub_.")
     return text
 
@@ -131,4 +134,4 @@ def _allowed(scopes: list[str]) -> set[str]:
 
 
 def _until(answer: Whoami) -> str:
-    return f"until {answer.expires_at:%Y-%m-%d}" if answer.expires_at else "without an end"
+    return f"valid until {answer.expires_at:%Y-%m-%d}" if answer.expires_at else "does not expire"

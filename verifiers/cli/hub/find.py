@@ -115,8 +115,9 @@ def _card(output: Output, project: ProjectInfo, release: ReleaseInfo) -> None:
     if release.summary:
         output.result(printable(release.summary))
     newest = f", latest is {project.latest}" if project.latest and project.latest != release.version else ""
+    counted = f"{len(project.releases)} release{'s' * (len(project.releases) != 1)}"
     fields = {
-        "published": f"{release.created_at:%Y-%m-%d}, {project.visibility}, {len(project.releases)} releases{newest}",
+        "published": f"{release.created_at:%Y-%m-%d}, {project.visibility}, {counted}{newest}",
         "python": release.requires_python,
         "license": facts.get("license"),
         "needs": _needs(facts.get("needs")),

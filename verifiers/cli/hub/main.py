@@ -101,7 +101,9 @@ def _command(arguments: list[str]) -> ExitCode:
     try:
         result = app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
     except CycloptsError as error:
-        raise ConfigError(str(error).strip(), hint="hub --help lists the commands.", cause=error) from error
+        known = arguments[0] in COMMANDS
+        hint = f"hub {arguments[0]} --help shows what it takes." if known else "hub --help lists the commands."
+        raise ConfigError(str(error).strip(), hint=hint, cause=error) from error
     return ExitCode(result) if isinstance(result, int) else ExitCode.OK
 
 

@@ -109,6 +109,8 @@ def _show(found: MemberList, output: Output) -> None:
     output.event(found.model_dump(mode="json"))
     rows = [[one.user, one.role, f"{one.since:%Y-%m-%d}"] for one in found.members]
     output.table(["member", "role", "since"], rows)
+    if not rows:  # an organisation always has an admin
+        output.note(f"{found.owner} is a user: only organisations have members")
 
 
 def audit(

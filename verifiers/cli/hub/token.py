@@ -158,4 +158,4 @@ def _is_valid(token: TokenInfo) -> bool:
 def _end(token: TokenInfo) -> str:
     if token.revoked_at is not None:
         return f"revoked on {token.revoked_at:%Y-%m-%d}"
-    return f"until {token.expires_at:%Y-%m-%d}" if token.expires_at else "without an end"
+    return f"valid until {token.expires_at:%Y-%m-%d}" if token.expires_at else "does not expire"

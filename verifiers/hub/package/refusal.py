@@ -37,6 +37,11 @@ class RefusedError(UserError):
         self.member = member
 
     @property
+    def docs(self) -> str:
+        """Where the rule stands."""
+        return f"docs/reference/hub-rules.md#{self.code}"
+
+    @property
     def message(self) -> str:
         """What is wrong, in one sentence."""
         return str(self)

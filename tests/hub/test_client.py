@@ -1,0 +1,56 @@
+"""What a command says where no hub is: another server, a proxy, an old address."""
+
+import httpx
+import pytest
+
+from verifiers.cli.output import error_object
+from verifiers.errors import HubDeniedError, HubError, HubNotFoundError, HubUnavailableError
+from verifiers.hub.client import HubClient, refusal
+
+URL = "https://hub.example"
+
+
+def answer(status, **options):
+    return httpx.Response(status, request=httpx.Request("GET", f"{URL}/api/v1/whoami"), **options)
+
+
+@pytest.mark.parametrize(
+    ("response", "kind", "code", "hint"),
+    [
+        (answer(404, text="<h1>nginx</h1>"), HubError, "http-404", "Check the hub's URL"),
+        (answer(403, json={"detail": "no"}), HubError, "http-403", "Check the hub's URL"),
+        (answer(301, headers={"Location": "https://new.example/"}), HubError, "http-301", "--hub-url"),
+        (answer(502, text="Bad Gateway"), HubUnavailableError, "http-502", "Try again later"),
+    ],
+)
+def test_an_answer_of_no_hub_is_told_as_such(response, kind, code, hint):
+    """The status of another server is never taken for a hub's refusal: no login is asked for, no project missed."""
+    error = refusal(response, URL)
+    assert type(error) is kind and error.code == code
+    assert "not as a hub does" in str(error) and hint in error.hint
+
+
+def test_an_answer_without_a_body_keeps_its_meaning():
+    """HEAD has no body: its status is all that can be gone by."""
+    assert type(refusal(httpx.Response(404, request=httpx.Request("HEAD", URL)), URL)) is HubNotFoundError
+
+
+def test_a_redirect_says_where_to():
+    """A hub that has moved, or http where https was meant, is one step to mend."""
+    assert "https://new.example/" in str(refusal(answer(301, headers={"Location": "https://new.example/"}), URL))
+
+
+def test_a_refusal_of_a_hub_leads_to_its_page():
+    """Code and page are the hub's own, down to the command's machine output."""
+    page = "docs/reference/hub-api.md#errors"
+    error = refusal(answer(403, json={"code": "denied", "message": "m", "hint": "h", "docs": page}), URL)
+    assert type(error) is HubDeniedError
+    assert error_object(error) == {"code": "denied", "message": "m", "hint": "h", "docs": page}
+
+
+def test_a_path_that_a_hub_does_not_have_is_named(sqlite_hub):
+    """A URL with too much behind it is an error of the URL, in a sentence."""
+    path = "/nope/api/v1/whoami"
+    with HubClient(sqlite_hub.url, "") as client, pytest.raises(HubNotFoundError, match=path) as told:
+        client.request("GET", path)
+    assert "Check the hub's URL" in told.value.hint
