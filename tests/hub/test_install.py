@@ -132,6 +132,47 @@ def test_the_systems_own_python_is_left_alone(hub, place, release, monkeypatch):
     assert ended.code == 2 and "no virtual environment is active" in ended.err and "uv venv" in ended.err
 
 
+def test_a_pin_on_another_version_of_verifiers_is_relaxed_on_request_only(hub, place, release):
+    """What is installed stays; without consent nothing else is installed."""
+    info = place.site / "verifiers-1.0.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: verifiers\nVersion: 1.0.0\n")
+    owner = hub.owner()
+    release(owner, headers={"Requires-Dist": ["verifiers==0.1.5"]})
+    refused = place.hub("install", f"{owner.slug}/demo-env")
+    assert refused.code == 1 and "--yes" in refused.err and place.installed() == {"verifiers": "1.0.0"}
+    assert place.hub("install", f"{owner.slug}/demo-env", "--yes").code == 0
+    assert place.installed() == {"verifiers": "1.0.0", "demo-env": "0.1.0"}
+
+
+def test_vf_install_is_the_same(hub, place, release, monkeypatch, capfd):
+    """An id with an owner goes to the hub; the pinned id is what to evaluate next."""
+    from verifiers.cli import install
+    from verifiers.hub import target
+
+    owner = hub.owner()
+    release(owner)
+    found = target.find_target(str(place.folder))
+    monkeypatch.setattr(target, "find_target", lambda _: found)
+    assert install.run([f"{owner.slug}/demo-env", "--hub-url", hub.url]) == 0
+    assert f"vf-eval {owner.slug}/demo-env@0.1.0" in capfd.readouterr().out
+    assert hub_origin(place.distribution("demo-env")).id == f"{owner.slug}/demo-env@0.1.0"
+
+
+def test_another_active_environment_is_mentioned(hub, place, release, monkeypatch):
+    """The command may belong to another Python than the one that was activated."""
+    from verifiers.hub import target
+
+    owner = hub.owner()
+    release(owner)
+    found = target.find_target(str(place.folder))
+    monkeypatch.setattr(target, "find_target", lambda _: found)
+    for active, said in (("/elsewhere", True), (str(place.folder), False)):
+        monkeypatch.setenv("VIRTUAL_ENV", active)
+        ended = place.hub("install", f"{owner.slug}/demo-env", python=False)
+        assert ended.code == 0 and ("--python /elsewhere" in ended.err) == said
+
+
 def test_mistakes_are_told(hub, place, release):
     """No hub, no Python, no id, a lock beside ids."""
     assert place.hub("install").code == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -45,6 +46,9 @@ def install(
     )
     lock = _lock_of(ids, requirements)
     target = find_target(python)
+    active = os.environ.get("VIRTUAL_ENV")
+    if python is None and active and Path(active).resolve() != Path(target.prefix).resolve():
+        output.warning(f"{active} is active, and this is the command of {target.prefix}: --python {active} means it")
     if lock is not None:
         from verifiers.hub.lock import install_lock
         from verifiers.hub.lock_file import read_lock
