@@ -18,12 +18,16 @@ from hub_server.journal import JournalEvent, current_serial
 from hub_server.migrations.upgrade import upgrade
 from hub_server.packages.models import File, Project, Release
 from hub_server.problems import Denied, Problem
+from hub_server.publishing import sessions
+from hub_server.publishing.errors import NoSession
+from hub_server.publishing.models import UploadSession
 from hub_server.publishing.pipeline import Publication, publish
 from hub_server.publishing.receive import Upload
 from hub_server.settings import Settings
 from hub_server.storage import FolderStorage
 from tests.support.archives import make_sdist, make_wheel, sdist_name, wheel_name
 from verifiers.hub.package.refusal import RefusedError
+from verifiers.hub.schema import NewFile, NewSession
 
 
 class Desk:
@@ -265,3 +269,42 @@ def test_no_two_packages_with_one_module(desk):
     desk.wheel("base-env", "1.0", owner="bob", files={"helpers_of_env.py": b""})
     desk.wheel("other-env", "1.0", owner="bob", files={"helpers_of_env.py": b""})
     assert "'helpers_of_env'" in refused(desk, "bob/base-env", "bob/other-env")
+
+
+# --- sessions ---------------------------------------------------------------------------------------------------
+
+
+def open_session(desk, wheel: bytes) -> tuple[Principal, UploadSession]:
+    """A session for one wheel, whose bytes are here."""
+    alice = desk.owner("alice")
+    file = NewFile(name=wheel_name(), size=len(wheel), sha256=hashlib.sha256(wheel).hexdigest())
+    made = sessions.create(desk.context, alice, "alice", "demo-env", NewSession(version="0.1.0", files=[file]))
+    writer = sessions.FileWriter(desk.context, made.files[0], 0)
+    writer.feed(wheel)
+    assert writer.finish() == len(wheel)
+    return alice, made
+
+
+def test_a_session_ends_after_a_day(desk):
+    """Its bytes go, nobody can go on with it, and another one can be opened; that is what the sweeper calls, too."""
+    alice, made = open_session(desk, make_wheel())
+    desk.change(UploadSession, expires_at=now() - dt.timedelta(seconds=1))
+    with desk.context.database.read() as session, pytest.raises(NoSession):
+        sessions.find(session, alice, "alice", "demo-env", made.id)
+    assert sessions.abort_expired(desk.context) == 1
+    assert list(desk.context.storage.incoming.iterdir()) == []
+    open_session(desk, make_wheel())
+    desk.change(UploadSession, expires_at=now() - dt.timedelta(seconds=1))
+    open_session(desk, make_wheel())  # one that expired makes way by itself
+    assert sorted(one.state for one in desk.all(UploadSession)) == ["aborted", "aborted", "open"]
+
+
+def test_the_check_report_is_kept_with_the_release(desk):
+    """The release, the report and the session's end are one transaction."""
+    wheel = make_wheel()
+    alice, made = open_session(desk, wheel)
+    report = {"wheel_sha256": hashlib.sha256(wheel).hexdigest(), "checks": []}
+    assert sessions.publish_session(desk.context, alice, "alice", "demo-env", made.id, report)[1]
+    (release,), (session,) = desk.all(Release), desk.all(UploadSession)
+    assert (release.check_report, session.state, session.open_key) == (report, "published", None)
+    assert list(desk.context.storage.incoming.iterdir()) == []
