@@ -5,7 +5,7 @@ import pytest
 
 from verifiers.cli.output import error_object
 from verifiers.errors import HubDeniedError, HubError, HubNotFoundError, HubUnavailableError
-from verifiers.hub.client import HubClient, refusal
+from verifiers.hub.client import HubClient, find_hub_url, refusal
 
 URL = "https://hub.example"
 
@@ -54,3 +54,11 @@ def test_a_path_that_a_hub_does_not_have_is_named(sqlite_hub):
     with HubClient(sqlite_hub.url, "") as client, pytest.raises(HubNotFoundError, match=path) as told:
         client.request("GET", path)
     assert "Check the hub's URL" in told.value.hint
+
+
+def test_no_project_decides_where_the_token_goes(tmp_path, monkeypatch):
+    """A checkout of somebody else's can not name the hub that a user's token is sent to."""
+    (tmp_path / "pyproject.toml").write_text('[tool.verifiers.hub]\nhub-url = "https://elsewhere.example.org"\n')
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("VF_CONFIG", str(tmp_path / "none.toml"))
+    assert find_hub_url() is None

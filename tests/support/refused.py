@@ -256,7 +256,7 @@ PROJECTS = [
     sdist("pyproject", "tool is no table", pyproject="tool = 1\n"),
     tool("pyproject", "needs is no table", "[tool.verifiers]\nneeds = 1\n"),
     tool("pyproject", "has no key 'secret'; did you mean secrets?", "[tool.verifiers.needs]\nsecret = ['A']\n"),
-    tool("pyproject", "has no key 'x'; there are dependencies, hub-url", "[tool.verifiers.hub]\nx = 1\n"),
+    tool("pyproject", "has no key 'x'; there are dependencies", "[tool.verifiers.hub]\nx = 1\n"),
     wheel("pyproject", "is no valid TOML", dist_info={"extra_metadata/pyproject.toml": "["}),
     tool("needs", "secrets must be", "[tool.verifiers.needs]\nsecrets = 'A'\n"),
     tool("needs", "secrets must be", "[tool.verifiers.needs]\nsecrets = ['A=1']\n"),

@@ -24,7 +24,7 @@ from verifiers.errors import (
     HubUnavailableError,
 )
 from verifiers.hub.credentials import token_for
-from verifiers.settings import project_file, read_toml, table_at, user_file
+from verifiers.settings import read_toml, table_at, user_file
 
 if TYPE_CHECKING:  # both are loaded with the first client: who only wants to know the hub's URL does not wait
     import httpx
@@ -37,14 +37,12 @@ TIMEOUT, CONNECT_TIMEOUT = 30.0, 10.0
 
 
 def find_hub_url(given: str | None = None) -> str | None:
-    """The hub: `--hub-url`, `VF_HUB_URL`, `hub-url` in `[tool.verifiers.hub]` of the project or in the user's file."""
+    """The hub: `--hub-url`, `VF_HUB_URL`, or `url` below `[hub]` in the user's own file.
+
+    No file of a project names it: a checkout of somebody else's could otherwise say where the user's token goes.
+    """
     if given or (given := os.environ.get("VF_HUB_URL")):
         return given.rstrip("/")
-    project = project_file()
-    if project is not None:
-        table = table_at(read_toml(project), "tool", "verifiers", "hub", where=str(project))
-        if url := table.get("hub-url"):
-            return str(url).rstrip("/")
     user = user_file()
     url = table_at(read_toml(user), "hub", where=str(user)).get("url") if user.is_file() else None
     return str(url).rstrip("/") if url else None

@@ -191,7 +191,7 @@ def test_a_source_archive_tells_of_its_needs(tmp_path):
     """`[tool.verifiers]` of its pyproject, beside the metadata."""
     tool = (
         '[tool.verifiers.needs]\nsecrets = ["KEY"]\nnetwork = true\n'
-        '[tool.verifiers.hub]\ndependencies = ["alice/Base.Env>=1.2"]\nhub-url = "http://h"\n'
+        '[tool.verifiers.hub]\ndependencies = ["alice/Base.Env>=1.2"]\n'
         '[tool.verifiers.eval]\nnum_examples = 1\n'
     )
     path = write_sdist(tmp_path, tool=tool, headers={"Requires-Dist": ["verifiers", "base-env>=1.2"]})

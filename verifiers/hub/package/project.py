@@ -8,7 +8,6 @@
 
     [tool.verifiers.hub]
     dependencies = ["alice/base-env>=1.2"]   # each also stands, without its owner, in [project] dependencies
-    hub-url = "https://hub.example.org"      # of the commands' settings; nothing here reads it
 
 A source archive has the file at its top. A wheel has it where the build puts it into the metadata folder, as the
 projects of `vf-init` do: `extra_metadata/pyproject.toml`.
@@ -80,7 +79,7 @@ def read_needs(subject: Subject) -> None:
 def read_hub_dependencies(subject: Subject) -> None:
     """`[tool.verifiers.hub] dependencies` are hub packages with their owners, each once."""
     member = pyproject_of(subject)
-    told = _known(subject, "hub", ("dependencies", "hub-url")).get("dependencies", [])
+    told = _known(subject, "hub", ("dependencies",)).get("dependencies", [])
     if not isinstance(told, list) or not all(isinstance(one, str) for one in told):
         refuse("hub-dependency", "dependencies must be a list of texts such as 'alice/base-env>=1.2'", member)
     parsed = [split_hub_dependency(one, member) for one in told]
