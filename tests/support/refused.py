@@ -98,6 +98,11 @@ FOLDERS = [
     wheel("dist-info", "there is: demo_env-0.1.0.dist-info", filename=wheel_name(version="0.1.1")),
     wheel("dist-info", "requests-99.egg-info", files={"requests-99.egg-info/PKG-INFO": b""}),
     wheel("dist-info", "requests-99.egg-info", files={"requests-99.egg-info": b""}),
+    wheel("dist-info", "requests-99.dist-info.", files={"requests-99.dist-info./METADATA": b""}),
+    wheel("dist-info", "requests.egg-link", files={"requests.egg-link": b""}),
+    wheel("dist-info", "an installer writes it", dist_info={"direct_url.json": "{}"}),
+    wheel("dist-info", "an installer writes it", dist_info={"Installer": "pip"}),
+    wheel("dist-info", "take it for entry_points.txt", dist_info={"Entry_Points.TXT": ""}),
     wheel("data-folder", "over another file of the wheel, demo_env.py", files={f"{DATA}/purelib/demo_env.py": b""}),
     wheel("data-folder", "over another file", files={f"{DATA}/platlib/Demo_Env.py": b""}),
     wheel("data-folder", "over another", files={f"{DATA}/platlib/a.py": b"", f"{DATA}/purelib/a.py": b""}),
@@ -107,9 +112,11 @@ FOLDERS = [
     wheel("data-folder", "is in none of", files={"demo_env-0.1.0.data/elsewhere/x.py": b""}),
     wheel("data-folder", "is in none of", files={"demo_env-0.1.0.data/purelib": b""}),
     *(
-        wheel("data-folder", "by a way around", files={f"demo_env-0.1.0.data/data/{path}": b""})
+        wheel("data-folder", "among modules, programs or settings", files={f"{DATA}/data/{path}": b""})
         for path in ("lib/python3.11/site-packages/json.py", "Lib/Site-Packages/x.py", "bin/python", "pyvenv.cfg")
+        + ("lib64/python3.11/json.py", "Lib/json.py", "pip.conf", "PIP.INI.", "python311._pth", "python3.dll", "sbin/x")
     ),
+    wheel("data-folder", "belong below share/", files={f"{DATA}/data/etc/profile.d/a.sh": b""}),
     wheel("wheel-file", "there is no", dist_info={"WHEEL": None}),
     wheel("wheel-file", "Wheel-Version is '2.0'", dist_info={"WHEEL": "Wheel-Version: 2.0\nTag: py3-none-any\n"}),
     wheel("wheel-file", "Wheel-Version is ''", dist_info={"WHEEL": "Tag: py3-none-any\n"}),
@@ -123,14 +130,34 @@ FOLDERS = [
     tags("stands for more than", "-".join([".".join("abcdefgh")] * 3)),
 ]
 SCRIPTS = [
-    entries("entry-point", "can not be read", "a = b:c\n"),
-    entries("entry-point", "can not be read", "[console_scripts]\na = b:c\na = b:d\n"),
+    entries("entry-point", "before the first [group]", "a = b:c\n"),
+    entries("entry-point", "the name is there twice", "[console_scripts]\na = b:c\na = b:d\n"),
+    entries("entry-point", "the group is there twice", "[a]\nb = c:d\n[a]\n"),
+    entries("entry-point", "is not name = target", "[a]\nb\n"),
     entries("entry-point", "the name is none", "[console_scripts]\n../../evil = b:c\n"),
     entries("entry-point", "the name is none", "[my.plugins]\na/b = b:c\n"),
     entries("entry-point", "the target is not", "[console_scripts]\na = b:c()\n"),
     entries("entry-point", "the target is not", "[console_scripts]\na = /bin/sh\n"),
-    entries("entry-point", "the target is not", "[console_scripts]\na =\n  b:c\n  d:e\n"),
+    entries("entry-point", "the target is not", "[console_scripts]\na =\n"),
     entries("entry-point", "the group is no", "[my plugins]\na = b:c\n"),
+    # what one reader takes for a script named pip, and another for a comment, another group or a part of a value
+    entries("entry-point", "end the line within it", "[console_scripts]\n# a\u2028pip = demo_env:main\n"),
+    entries("entry-point", "end the line within it", "[console_scripts]\n# a\rpip = demo_env:main\n"),
+    entries("entry-point", "the name is none", "[console_scripts]\n;pip = demo_env:main\n"),
+    entries("entry-point", "the group is no", "[console_scripts]\na = b:c\n[d] = e:f\npip = demo_env:main\n"),
+    entries("entry-point", "the group is no", "[[console_scripts]]\npip = demo_env:main\n"),
+    entries("entry-point", "it is indented", "[a]\nx = b:c\n [console_scripts]\npip = demo_env:main\n"),
+    wheel("script-name", "twice", dist_info={"entry_points.txt": "[console_scripts]\na = b:c\n[gui_scripts]\nA = d:e\n"}),
+    wheel(
+        "script-name",
+        "the script 'a' twice",
+        files={"demo_env-0.1.0.data/scripts/a": "#!python"},
+        dist_info={"entry_points.txt": "[console_scripts]\nA = b:c\n"},
+    ),
+    *(
+        wheel("script-name", "would replace one", files={f"demo_env-0.1.0.data/scripts/{name}": "#!python"})
+        for name in ("pip.bat", "pip3-script.py", "python3.11-config", "Deactivate.bat", "tqdm", "wheel")
+    ),
     *(
         entries("script-name", "would replace one", f"[console_scripts]\n{name} = demo_env:main\n")
         for name in ("python3", "pip", "UV", "vf-eval", "hub", "activate", "python3.12.exe")
@@ -206,13 +233,28 @@ ENVIRONMENTS = [
         wheel("import-clash", says, files={path: b""})
         for path, says in (
             ("json.py", "the module json is one of Python's standard library"),
-            ("Numpy/extra.txt", "the module Numpy is one of numpy"),
+            ("Numpy/extra.txt", "the module numpy is one of numpy"),
             ("verifiers/rubrics/mine.py", "the module verifiers is one of verifiers"),
             ("demo_env-0.1.0.data/purelib/httpx/__init__.py", "the module httpx is one of httpx"),
             ("_yaml.cpython-311-x86_64-linux-gnu.so", "the module _yaml is one of pyyaml"),
             ("distutils/__init__.py", "Python's standard library"),
             ("sitecustomize.py", "Python's standard library"),
+            ("\u017fix.py", "the module six is one of six"),
+            ("six.PY", "the module six is one of six"),
+            ("six.py.", "the module six is one of six"),
+            ("pip/extra.py", "the module pip is one of pip"),
+            ("_virtualenv.py", "the module _virtualenv is one of virtualenv"),
+            ("__editable___verifiers_finder.py", "an editable installation"),
         )
+    ),
+    *(
+        wheel("bytecode", "in place of source", files={path: b""})
+        for path in ("__pycache__/six.cpython-311.pyc", "demo_env/__PYCACHE__/a.cpython-311.pyc")
+        + (f"{DATA}/purelib/__pycache__/typing_extensions.cpython-311.pyc",)
+    ),
+    *(
+        wheel("startup-name", "may be another package's", files={path: b""})
+        for path in ("distutils-precedence.pth", "demo.start", "demo_env2.pth", f"{DATA}/platlib/_Virtualenv.PTH")
     ),
     wheel("load-module", "holds demo, other", module=None, files={"demo.py": NO_LOADER, "other/a.py": ""}),
     wheel("load-module", "holds no module", module=None),

@@ -254,6 +254,23 @@ def test_common_noise_of_tools_passes(tmp_path):
     assert wheel(tmp_path, dist_info=info, files=files, record=better).warnings == []
 
 
+@pytest.mark.parametrize(
+    "name", ["demo_env.pth", "demo-env.start", "__editable__.demo_env-0.1.0.pth", "_demo_env.pth", "demo.env-nspkg.pth"]
+)
+def test_a_startup_file_of_its_own_passes_with_a_remark(tmp_path, name):
+    """Whichever way build tools spell the package's name."""
+    assert [one.code for one in wheel(tmp_path, files={name: ""}).warnings] == ["startup-file"]
+
+
+def test_entry_points_as_tools_write_them(tmp_path):
+    """Comments, blank lines, carriage returns, blanks around, extras; and data below share/."""
+    text = "# made\r\n[console_scripts]\r\ndemo-env = demo_env.cli:main\r\n\n[a.b]\nx y=demo_env : f [fast, gpu]  \n"
+    facts = wheel(tmp_path, dist_info={"entry_points.txt": text}, files={"demo_env-0.1.0.data/data/share/a": b""})
+    assert facts.entry_points == {
+        "console_scripts": {"demo-env": "demo_env.cli:main"}, "a.b": {"x y": "demo_env : f [fast, gpu]"}
+    }  # fmt: skip
+
+
 def sha512(data):
     import base64
 

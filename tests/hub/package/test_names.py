@@ -10,7 +10,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from verifiers.hub.package import names
-from verifiers.hub.package.protected import MODULES, OURS, owner_of
+from verifiers.hub.package.protected import MODULES, OURS, is_taken_script, owner_of
 from verifiers.hub.package.refusal import RULES, RefusedError, refuse
 
 
@@ -157,6 +157,21 @@ def test_a_module_is_known_in_any_case():
     assert owner_of("Json") == "Python's standard library"
     assert owner_of("my_env") is None
     assert all(owner_of(name) for name in sys.stdlib_module_names)
+
+
+def scripts_of(distribution):
+    found = metadata.distribution(distribution)
+    return {one.name for one in found.entry_points if one.group in ("console_scripts", "gui_scripts")}
+
+
+def test_the_scripts_that_are_installed_are_taken():
+    """Every script of what `verifiers` requires, of ours and of pip, on every system; no other."""
+    installed = {name for one in required("verifiers") | {"pip"} for name in scripts_of(one)}
+    assert installed
+    for name in installed:
+        assert all(is_taken_script(name + end) for end in ("", ".exe", ".CMD", "-script.py")), name
+    for name in ("my-env", "pythonic", "pipeline", "py-spy", "hubble", "uvicorn"):
+        assert not is_taken_script(name)
 
 
 # --- refusals ---------------------------------------------------------------------------------------------------

@@ -131,4 +131,4 @@ WHEEL_CHECKS: list[Step] = [
 ]
 SDIST_CHECKS: list[Step] = [walk_sdist, *metadata.CHECKS]
 ENVIRONMENT_CHECKS: list[Step] = project.CHECKS
-WHEEL_ENVIRONMENT_CHECKS: list[Step] = [wheel.check_clashes, *project.CHECKS, *contract.CHECKS]
+WHEEL_ENVIRONMENT_CHECKS: list[Step] = [*wheel.ENVIRONMENT_CHECKS, *project.CHECKS, *contract.CHECKS]

@@ -111,7 +111,7 @@ def fold(path: str) -> str:
         folded = path.lower()
     else:
         folded = unicodedata.normalize("NFD", unicodedata.normalize("NFD", path).casefold())
-    if ". " in folded or "./" in folded or " /" in folded or folded[-1] in ". ":
+    if ". " in folded or "./" in folded or " /" in folded or folded.endswith((".", " ")):
         return "/".join(part.rstrip(". ") or part for part in folded.split("/"))
     return folded
 

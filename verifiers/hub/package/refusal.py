@@ -64,7 +64,7 @@ def refuse(code: str, detail: str, member: str | None = None, *, hint: str | Non
 
 def printable(text: str) -> str:
     """Text of an archive as it may stand in a message: no control characters, not longer than 200 characters."""
-    shown = "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+    shown = "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text[:201])
     return shown if len(shown) <= 200 else f"{shown[:200]}…"
 
 
@@ -119,14 +119,16 @@ _ALL = (
     # --- folders and headers of a wheel ---------------------------------------------------------------------
     Rule(
         "dist-info",
-        "A wheel has one folder `name-version.dist-info`, named exactly as the file, and no other such or `.egg-info`.",
-        "Build again with a current tool; do not rename or join wheels.",
+        "A wheel has one folder `name-version.dist-info`, named exactly as the file, and no other such, `.egg-info` or "
+        "`.egg-link`. What readers look for there is spelt as they do; nothing is there that installers write "
+        "(`INSTALLER`, `REQUESTED`, `direct_url.json`).",
+        "Build again with a current tool; do not rename, join or re-pack wheels.",
     ),
     Rule(
         "data-folder",
         "A folder `….data` is called `name-version.data` and holds purelib, platlib, headers, scripts and data only. "
-        "It puts nothing over the wheel's other files or its metadata, and nothing among modules or programs by way "
-        "of data.",
+        "It puts nothing over the wheel's other files or its metadata, and nothing among modules, programs and settings "
+        "of Python and pip by way of data; an environment's data go below `share/`.",
         "Put the files into the package itself.",
     ),
     Rule("wheel-file", "WHEEL is there and of Wheel-Version 1.x.", "Build again with a current tool."),
@@ -137,20 +139,32 @@ _ALL = (
     ),
     Rule(
         "entry-point",
-        "Entry points are names, never paths, and point at `module` or `module:attribute`.",
+        "Entry points are names, never paths, and point at `module` or `module:attribute`; each line is `[group]`, "
+        "`name = target` or a comment after `#`, from its first character on.",
         "Correct [project.scripts] or [project.entry-points] in pyproject.toml.",
     ),
     Rule(
         "script-name",
-        "A script is a plain name, and none that Python, an installer or `verifiers` has (`python`, `pip`, `uv`, "
-        "`hub`, `vf-…`).",
+        "A script is a plain name, made once, and none that Python, an installer, `verifiers` or what it requires has "
+        "(`python`, `pip`, `uv`, `hub`, `vf-…`, `tqdm`).",
         "Give the script another name in [project.scripts].",
     ),
     Rule(
         "startup-file",
-        "A `.pth` file at the top of a wheel runs whenever Python starts where the wheel is installed.",
+        "A `.pth` or `.start` file at the top of a wheel runs whenever Python starts where the wheel is installed.",
         "Leave it out unless the package can not do without it.",
         warns=True,
+    ),
+    Rule(
+        "startup-name",
+        "A `.pth` or `.start` file at the top of a wheel is called after the package.",
+        "Name it as the package, or leave it out.",
+    ),
+    Rule(
+        "bytecode",
+        "A wheel of an environment holds no `__pycache__`: Python runs what is there in place of the source beside it, "
+        "or in place of another package's.",
+        "Leave it out: installers make it where it is wanted.",
     ),
     # --- RECORD ---------------------------------------------------------------------------------------------
     Rule("record-missing", "A wheel has RECORD.", "Build again with a current tool."),

@@ -6,6 +6,7 @@ A step is a function that takes it. It reads what earlier steps have set, refuse
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +19,10 @@ from verifiers.hub.package.facts import FileFacts, Policy, Remark
 from verifiers.hub.package.names import SdistName, WheelName
 from verifiers.hub.package.refusal import printable, refuse
 from verifiers.hub.package.zip_walk import Digest
+
+
+LINE_ENDS = re.compile("[\r\v\f\x1c-\x1e\x85\u2028\u2029]")
+"""Where `str.splitlines`, and so pip, ends a line and other readers do not."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,17 +1,18 @@
-"""Steps on a wheel's own folders: one dist-info, WHEEL, entry points, scripts, and the modules that it brings.
+"""Steps on a wheel's own folders: one dist-info, WHEEL, data, and the modules that it brings.
 
-The specification is "Binary distribution format"; that of entry points "Entry points specification".
+The specification is "Binary distribution format".
 """
 
 from __future__ import annotations
 
-import configparser
 import math
 import re
+from collections.abc import Iterator
 from email.parser import HeaderParser
 
 from packaging.tags import parse_tag
 
+from verifiers.hub.package import entry_points
 from verifiers.hub.package.names import MAX_TAGS, WheelName, module_of
 from verifiers.hub.package.paths import fold
 from verifiers.hub.package.protected import owner_of
@@ -19,25 +20,25 @@ from verifiers.hub.package.refusal import printable, refuse
 from verifiers.hub.package.subject import Step, Subject
 
 MAX_WHEEL = 64 << 10
-MAX_ENTRY_POINTS = 1 << 20
-SCRIPT_GROUPS = ("console_scripts", "gui_scripts")
 SCHEMES = ("purelib", "platlib", "headers", "scripts", "data")
 """The folders that `NAME-VERSION.data` may hold."""
 SITE_SCHEMES = ("purelib", "platlib")
 """Those of them that are unpacked beside the other modules."""
 
-_CODE = re.compile(r"\.(?:py|pyc|so|pyd)\Z")
+_CODE = re.compile(r"\.(?:pyw?|pyc|so|pyd)\Z")
+_STARTUP = re.compile(r"\.(?:pth|start)\Z")
+"""What `site` reads at every start of Python; .start from 3.15 on (PEP 829)."""
 _NO_DATA = re.compile(
-    r"(?:\A|/)(?:site|dist)-packages(?:/|\Z)|\A(?:bin|scripts|lib/python[^/]*)/|\Apyvenv\.cfg\Z", re.IGNORECASE
+    r"(?:\A|/)(?:site|dist)-packages(?:/|\Z)|\A(?:s?bin|scripts|dlls|conda-meta|lib(?:64)?/python[^/]*)/"
+    r"|\Alib/[^/]*\.pyw?\Z|\A(?:pyvenv\.cfg|pip\.(?:conf|ini)|[^/]*\.(?:_?pth|exe|dll))\Z"
 )
-_ABOUT = re.compile(r"\.(?:dist|egg)-info\Z", re.IGNORECASE)
-"""Folders that make installers and `importlib.metadata` believe that a distribution is installed."""
-_GROUP = re.compile(r"\w+(?:\.\w+)*\Z")
-_SCRIPT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*\Z")
-_TAKEN = re.compile(r"(?:pythonw?[0-9.]*|pip[0-9.]*|uvx?|activate.*|vf-.*|hub|sandboxd)(?:\.exe)?\Z", re.IGNORECASE)
-"""Scripts that an environment of Python, or this package, has already."""
-_ENTRY = re.compile(r"[^\s=\[\]/\\:;,'\"][^=\[\]/\\\r\n]*\Z")
-_TARGET = re.compile(r"\w+(?:\.\w+)*(?:[ \t]*:[ \t]*\w+(?:\.\w+)*)?(?:[ \t]*\[[\w \t.,-]*\])?\Z")
+"""Below the folder of Python: modules, programs, and settings of Python and pip."""
+_ABOUT = re.compile(r"\.(?:(?:dist|egg)-info|egg-link)\Z")
+"""Folders and files that make installers and `importlib.metadata` believe that a distribution is installed."""
+_READ = {fold(name): name for name in ("METADATA", "WHEEL", "RECORD", "RECORD.jws", "RECORD.p7s", "entry_points.txt")}
+"""Of dist-info: what is looked for there, which a file system may find under another spelling."""
+_WRITTEN = {"installer", "requested", "direct_url.json", "provenance_url.json", "uv_cache.json", "uv_build.json"}
+"""Of dist-info: what installers write, and what then tells where a distribution came from (PEP 376, 610, 710)."""
 
 
 # --- folders ----------------------------------------------------------------------------------------------------
@@ -46,11 +47,24 @@ _TARGET = re.compile(r"\w+(?:\.\w+)*(?:[ \t]*:[ \t]*\w+(?:\.\w+)*)?(?:[ \t]*\[[\
 def find_dist_info(subject: Subject) -> None:
     """There is one dist-info folder, named as the file."""
     right = f"{module_of(subject.named.name)}-{subject.named.version}.dist-info"
-    found = sorted(top for top in subject.tops if _ABOUT.search(top))
+    found = sorted(top for top in subject.tops if _ABOUT.search(fold(top)))
     if found != [right]:
         other = next((top for top in found if top != right), None)
         refuse("dist-info", f"{right} must be the one dist-info folder; there is: {', '.join(found) or 'none'}", other)
     subject.root = right
+
+
+def check_dist_info(subject: Subject) -> None:
+    """What readers look for in dist-info is spelt as they do, and nothing is there that installers write."""
+    for path in subject.sizes:
+        folder, _, name = path.partition("/")
+        if folder != subject.root:
+            continue
+        folded = fold(name)
+        if _READ.get(folded, name) != name:
+            refuse("dist-info", f"some file systems take it for {_READ[folded]}", path)
+        if folded in _WRITTEN:
+            refuse("dist-info", "an installer writes it, and it would tell of another origin", path)
 
 
 def check_data_folder(subject: Subject) -> None:
@@ -58,15 +72,17 @@ def check_data_folder(subject: Subject) -> None:
     right = f"{subject.root.removesuffix('.dist-info')}.data"
     for path in subject.sizes:
         top, _, rest = path.partition("/")
-        if not top.lower().endswith(".data"):
+        if not fold(top).endswith(".data"):
             continue
         scheme, _, inside = rest.partition("/")
         if top != right:
             refuse("data-folder", f"the data folder must be called {right}", path)
         if scheme not in SCHEMES or not inside:
             refuse("data-folder", f"it is in none of {', '.join(SCHEMES)}", path)
-        if scheme == "data" and _NO_DATA.search(inside):
-            refuse("data-folder", "it would be put among the modules or programs by a way around the wheel's own", path)
+        if scheme == "data" and _NO_DATA.search(fold(inside)):
+            refuse("data-folder", "it would be put among modules, programs or settings that are not the wheel's", path)
+        if scheme == "data" and subject.policy.environment and not inside.startswith("share/"):
+            refuse("data-folder", "the data of an environment belong below share/, or into the package", path)
 
 
 # --- WHEEL ------------------------------------------------------------------------------------------------------
@@ -102,51 +118,6 @@ def check_tags(subject: Subject) -> None:
     subject.facts.build = named.build
 
 
-# --- entry points and scripts -----------------------------------------------------------------------------------
-
-
-def read_entry_points(subject: Subject) -> None:
-    """Entry points have names, never paths, and point at `module` or `module:attribute`."""
-    member = f"{subject.root}/entry_points.txt"
-    if member not in subject.sizes:
-        return
-    parser = configparser.ConfigParser(delimiters=("=",), interpolation=None, default_section="")
-    parser.optionxform = str  # type: ignore[assignment,method-assign] # names keep their case
-    try:
-        parser.read_string(subject.text(member, MAX_ENTRY_POINTS, "entry-point"))
-    except configparser.Error as error:
-        refuse("entry-point", f"it can not be read: {printable(str(error))}", member)
-    for group in parser.sections():
-        entries = dict(parser.items(group))
-        for name, target in entries.items():
-            wrong = _wrong_entry(group, name, target)
-            if wrong:
-                refuse("entry-point", printable(f"[{group}] {name} = {target}") + f": {wrong}", member)
-        subject.facts.entry_points[group] = entries
-
-
-def _wrong_entry(group: str, name: str, target: str) -> str:
-    if _GROUP.match(group) is None:
-        return "the group is no dotted name"
-    if (_SCRIPT if group in SCRIPT_GROUPS else _ENTRY).match(name) is None:
-        return "the name is none"
-    return "" if _TARGET.match(target) else "the target is not module or module:attribute"
-
-
-def check_scripts(subject: Subject) -> None:
-    """No script takes the place of an interpreter's, an installer's or one of this package's."""
-    facts = subject.facts
-    member = f"{subject.root}/entry_points.txt"
-    names = {name: member for group in SCRIPT_GROUPS for name in facts.entry_points.get(group, {})}
-    scripts = f"{subject.root.removesuffix('.dist-info')}.data/scripts/"
-    names |= {path.removeprefix(scripts): path for path in subject.sizes if path.startswith(scripts)}
-    for name, member in names.items():
-        if _SCRIPT.match(name) is None:
-            refuse("script-name", f"{printable(name)!r} is no name of a script", member)
-        if subject.policy.environment and _TAKEN.match(name):
-            refuse("script-name", f"a script {name!r} would replace one that is there already", member)
-
-
 # --- modules ----------------------------------------------------------------------------------------------------
 
 
@@ -161,7 +132,7 @@ def find_modules(subject: Subject) -> None:
         if root is None or top == subject.root:
             continue
         place = path.removeprefix(root)
-        if root and _ABOUT.search(place.partition("/")[0]):
+        if root and _ABOUT.search(fold(place.partition("/")[0])):
             refuse("data-folder", "it would be put into the metadata of an installed distribution", path)
         if fold(place) in places:
             refuse("data-folder", f"it would be put over another file of the wheel, {places[fold(place)]}", path)
@@ -174,26 +145,40 @@ def find_modules(subject: Subject) -> None:
 def check_clashes(subject: Subject) -> None:
     """No top-level module or folder is the standard library's or belongs to what everyone has installed."""
     for path in subject.installed:
-        top, inside, _ = path.partition("/")
+        top, inside, _ = fold(path).partition("/")
         name = top if inside else top.partition(".")[0]
         if (inside or _CODE.search(top)) and (owner := owner_of(name)):
             refuse("import-clash", f"the module {name} is one of {owner}", subject.installed[path])
 
 
+def check_bytecode(subject: Subject) -> None:
+    """No `__pycache__`: Python runs what is there in place of source, even in place of another package's."""
+    for path in subject.installed:
+        if "__pycache__" in fold(path).split("/"):
+            refuse("bytecode", "Python would run it in place of source that it need not belong to", path)
+
+
+def check_startup_files(subject: Subject) -> None:
+    """A file that Python reads at every start is called after the package, so that it replaces nobody else's."""
+    own = re.compile(rf"[_.-]*(?:editable[_.-]+(?:impl_)?)?{subject.named.name.replace('-', '[-_.]')}(?:[-_.]|\Z)")
+    for path, member in _startup_files(subject):
+        if own.match(_STARTUP.sub("", fold(path))) is None:
+            refuse("startup-name", f"it may be another package's; its name must start with {subject.named.name}", member)
+
+
 def remark_startup_files(subject: Subject) -> None:
-    """A .pth file at the top runs at every start of Python: allowed, and worth knowing."""
+    """A .pth or .start file at the top is read at every start of Python: allowed, and worth knowing."""
+    for _, member in _startup_files(subject):
+        subject.remark("startup-file", "it runs whenever Python starts where this is installed", member)
+
+
+def _startup_files(subject: Subject) -> Iterator[tuple[str, str]]:
+    """Where such files are once installed, and their names in the wheel."""
     for path, member in subject.installed.items():
-        if "/" not in path and path.lower().endswith(".pth"):
-            subject.remark("startup-file", "it runs whenever Python starts where this is installed", member)
+        if "/" not in path and _STARTUP.search(fold(path)):
+            yield path, member
 
 
-FOLDER_CHECKS: list[Step] = [find_dist_info, check_data_folder]
-CHECKS: list[Step] = [
-    check_wheel_file,
-    check_tags,
-    read_entry_points,
-    check_scripts,
-    find_modules,
-    remark_startup_files,
-]
-"""`check_clashes` is not among them: it is for environments alone."""
+FOLDER_CHECKS: list[Step] = [find_dist_info, check_dist_info, check_data_folder]
+CHECKS: list[Step] = [check_wheel_file, check_tags, *entry_points.CHECKS, find_modules, remark_startup_files]
+ENVIRONMENT_CHECKS: list[Step] = [check_clashes, check_bytecode, check_startup_files]
