@@ -17,6 +17,7 @@ from verifiers.hub.package.paths import Limits
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 EMPTY = sha256_row("", b"")[1]
+LENIENT = Policy(strict_record=False)
 DATA = "demo_env-0.1.0.data"
 WHEEL, SDIST = wheel_name(), sdist_name()
 
@@ -147,7 +148,7 @@ SCRIPTS = [
     entries("entry-point", "the group is no", "[console_scripts]\na = b:c\n[d] = e:f\npip = demo_env:main\n"),
     entries("entry-point", "the group is no", "[[console_scripts]]\npip = demo_env:main\n"),
     entries("entry-point", "it is indented", "[a]\nx = b:c\n [console_scripts]\npip = demo_env:main\n"),
-    wheel("script-name", "twice", dist_info={"entry_points.txt": "[console_scripts]\na = b:c\n[gui_scripts]\nA = d:e\n"}),
+    entries("script-name", "twice", "[console_scripts]\na = b:c\n[gui_scripts]\nA = d:e\n"),
     wheel(
         "script-name",
         "the script 'a' twice",
@@ -173,6 +174,11 @@ RECORDS = [
     record("record-form", "not path, hash and size", lambda rows: [rows[0][:2], *rows[1:]]),
     record("record-form", "a size is no number", lambda rows: [[*rows[0][:2], "-1"], *rows[1:]]),
     record("record-form", "a hash can not be read", lambda rows: [[rows[0][0], "sha256=Ä", "1"], *rows[1:]]),
+    record("record-form", "can not be read", lambda rows: [*rows[:-1], [rows[-1][0], "x\u2028../evil,,", ""]]),
+    *(
+        wheel("record-form", path, policy=LENIENT, record=lambda rows, path=path: [*rows, [path, "", ""]])
+        for path in ("../../evil", "/etc/passwd", "a?b")
+    ),
     record("record-unlisted", "demo_env.py", lambda rows: rows[1:]),
     record("record-absent", "ghost.py", lambda rows: rows + [sha256_row("ghost.py", b"")]),
     record("record-hash", "is none", lambda rows: [[rows[0][0], "", ""], *rows[1:]]),
@@ -192,6 +198,19 @@ METADATA = [
         metadata("metadata-text", "a line is no header", PLAIN.replace(b"\n\n", f"{more}\n\n".encode()))
         for more in ("\nRequires-Dist : evil", "\nnothing", "\rRequires-Dist: evil", "\u2028Requires-Dist: evil")
     ),
+    metadata("metadata-text", "a line is no header", b" x\n" + PLAIN),
+    metadata("metadata-text", "a line is no header", b"\xef\xbb\xbf" + PLAIN),
+    headers("metadata-text", "Content-Type is a header of mails", Content_Type="multipart/mixed; boundary=x"),
+    headers("metadata-text", "a header of mails", Content_Transfer_Encoding="base64"),
+    headers("metadata-text", "more than 10,000 headers", Classifier=["x"] * 10_001),
+    headers("metadata-text", "200 different", **{f"x{number}": "" for number in range(201)}),
+    headers("metadata-field", "summary is longer", Summary="x" * 513),
+    headers("metadata-field", "requires-python is longer", Requires_Python=",".join([">=3"] * 200)),
+    headers("metadata-field", "too large for installers", Requires_Python=f">={'1' * 19}"),
+    headers("metadata-field", "too large", Requires_Dist=[f"numpy>={'1' * 5_000}"]),
+    headers("metadata-field", "too large", Requires_Dist=[f"numpy; python_version > '{'1' * 19}'"]),
+    headers("metadata-field", "Exceeds the limit", Version="1" * 5_000),
+    wheel("version", "more than 18 digits", filename=f"demo_env-{'1' * 19}-py3-none-any.whl"),
     headers("metadata-version", "there is no Metadata-Version", Metadata_Version=None),
     headers("metadata-version", "'2.0'", Metadata_Version="2.0"),
     headers("metadata-version", "'3.0'", Metadata_Version="3.0"),
@@ -264,6 +283,11 @@ ENVIRONMENTS = [
     module("module-source", "it is larger than", "#" * ((4 << 20) + 1)),
     wheel("module-source", "it is no Python", module=None, files={"demo_env.py": b"x = '\xff'\n"}),
     wheel("module-source", "it is no Python", module=None, files={"demo_env.py": b"x = 1\0\n"}),
+    *(
+        module("module-source", f"the encoding {name} is none of", f"# coding: {name}\ndef load_environment(): ...\n")
+        for name in ("utf-7", "punycode", "idna", "unicode_escape")
+    ),
+    module("load-environment", "deletes load_environment", "def load_environment(): ...\ndel load_environment\n"),
     module("load-environment", "binds no load_environment", NO_LOADER),
     module("load-environment", "binds no load_environment", "class A:\n    def load_environment(self): ...\n"),
     module("load-environment", "binds no load_environment", "def f():\n    load_environment = 1\n"),
@@ -295,6 +319,7 @@ ENVIRONMENTS = [
 PROJECTS = [
     sdist("pyproject", "holds no pyproject.toml", without=["pyproject.toml"]),
     tool("pyproject", "is no valid TOML", "[tool"),
+    tool("pyproject", "more than 500 dots", f"x{'.x' * 501} = 1\n"),
     sdist("pyproject", "tool is no table", pyproject="tool = 1\n"),
     tool("pyproject", "needs is no table", "[tool.verifiers]\nneeds = 1\n"),
     tool("pyproject", "has no key 'secret'; did you mean secrets?", "[tool.verifiers.needs]\nsecret = ['A']\n"),

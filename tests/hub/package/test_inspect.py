@@ -278,6 +278,8 @@ def sha512(data):
 
 
 LOADERS = [
+    "# coding: latin-1\ndef load_environment(): ...",
+    "del x\nload_environment = 1\ndel load_environment\ndef load_environment(): ...",
     "async def load_environment(): ...",
     "load_environment = lambda: None",
     "a, (load_environment, b) = f()",

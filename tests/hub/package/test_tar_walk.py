@@ -71,6 +71,12 @@ REFUSED: dict[str, tuple[str, Callable[[], bytes]]] = {
     "parent in a pax header": ("path-parts", named(f"{TOP}/..", pax={"path": f"{TOP}/../x"})),
     # amounts
     "too many": ("archive-members", lambda: packed(*(TarMember(f"{TOP}/{n}") for n in range(20_001)))),
+    "too many folders": (
+        "archive-members",
+        lambda: packed(
+            *(one for n in range(41) for one in (pax(path=f"{TOP}/{n}{'/a' * 490}"), TarMember(f"{TOP}/{n}/a")))
+        ),
+    ),
     "80 MiB of zeros": ("archive-bomb", lambda: packed(TarMember(f"{TOP}/zeros", bytes(80 << 20)))),
     # gzip
     "empty file": ("tar-gzip", lambda: b""),
@@ -133,6 +139,14 @@ REFUSED: dict[str, tuple[str, Callable[[], bytes]]] = {
     "name for all": ("tar-extension", lambda: packed(TarMember("g", pax_records({"path": "x"}), kind=PAX_FOR_ALL), A)),
     "size for all": ("tar-extension", lambda: packed(TarMember("g", pax_records({"size": "1"}), kind=PAX_FOR_ALL), A)),
     "holes by pax": ("tar-extension", named(A.name, pax={"GNU.sparse.realsize": "9"})),
+    **{
+        f"pax key {key}": ("tar-extension", named(A.name, pax={key: "1"}))
+        for key in ("linkpath", "SCHILY.realsize", "SCHILY.filetype", "SUN.holesdata", "charset")
+    },
+    "a comment for all within a member's": (
+        "tar-extension",
+        lambda: packed(pax(path=A.name), TarMember("g", pax_records({"comment": "c"}), kind=PAX_FOR_ALL), A),
+    ),
     "character set": ("tar-extension", named(A.name, pax={"hdrcharset": "BINARY"})),
     "key twice": (
         "tar-extension",
@@ -179,7 +193,7 @@ def test_a_source_archive_passes() -> None:
     listing = walked(make_sdist("demo-env", "0.1.0", files={"data/a.json": b"{}"}))
     assert [member.name for member in listing.members][-2:] == [f"{TOP}/data/a.json", f"{TOP}/PKG-INFO"]
     assert listing.read("PKG-INFO").startswith(b"Metadata-Version: 2.4")
-    assert listing.kept.keys() == {"PKG-INFO", "pyproject.toml", "README.md"}
+    assert listing.kept.keys() == {"PKG-INFO", "pyproject.toml"}
 
 
 def written(form: int) -> bytes:
@@ -206,6 +220,9 @@ def written(form: int) -> bytes:
         "prefix": packed(TarMember(LONG, b"x")),
         "long name without NUL": packed(long_name(LONG, end=b""), cut(LONG)),
         "pax with the size": packed(cut(LONG, pax={"path": LONG, "size": "6", "mtime": "1.5"})),
+        "attributes of macOS": packed(
+            pax(**{"SCHILY.xattr.user.a": "b", "LIBARCHIVE.creationtime": "1.5", "SCHILY.ino": "7"}), A
+        ),
         "a comment for all": packed(TarMember("g", pax_records({"comment": "c0ffee"}), kind=PAX_FOR_ALL), A),
         "blanks in numbers": packed(TarMember(A.name, b"x", header={"size": b"          1 ", "mode": b"   644 "})),
         "old header": packed(TarMember(A.name, b"x", kind=b"\0", header={"magic": b""})),
@@ -227,10 +244,10 @@ def test_the_member_is_named() -> None:
 
 
 def test_what_is_too_large_is_not_kept() -> None:
-    """A README of 5 MiB passes the walk and is refused where someone wants to read it."""
-    listing = walked(make_sdist(description="a" * (5 << 20), headers={"Summary": None}))
+    """A project file of 5 MiB passes the walk and is refused where someone wants to read it."""
+    listing = walked(make_sdist(pyproject="#" * (5 << 20)))
     with pytest.raises(RefusedError) as refused:
-        listing.read("README.md")
+        listing.read("pyproject.toml")
     assert refused.value.code == "member-size"
     with pytest.raises(KeyError):
         listing.read("absent")

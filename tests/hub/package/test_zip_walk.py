@@ -75,6 +75,10 @@ REFUSED: dict[str, tuple[str, Callable[[], bytes]]] = {
     "absolute": ("path-absolute", lambda: zip_bytes([ZipEntry("/etc/a.py")])),
     "drive": ("path-drive", lambda: zip_bytes([ZipEntry("C:/a.py")])),
     "inner drive": ("path-drive", lambda: zip_bytes([ZipEntry("pkg/c:a.py")])),
+    "device of Windows": ("path-windows", lambda: zip_bytes([ZipEntry("pkg/AUX.py")])),
+    "device of Windows as a folder": ("path-windows", lambda: zip_bytes([ZipEntry("nul /a.py")])),
+    "another stream": ("path-windows", lambda: zip_bytes([ZipEntry("pkg/a.py:evil")])),
+    "question mark": ("path-windows", lambda: zip_bytes([ZipEntry("pkg/what?.txt")])),
     "parent": ("path-parts", lambda: zip_bytes([ZipEntry("../evil.py")])),
     "inner parent": ("path-parts", lambda: zip_bytes([ZipEntry("pkg/../../evil.py")])),
     "this folder": ("path-parts", lambda: zip_bytes([ZipEntry("./a.py")])),
@@ -93,6 +97,10 @@ REFUSED: dict[str, tuple[str, Callable[[], bytes]]] = {
     "file and folder": ("path-conflict", lambda: zip_bytes([FOLDER, ZipEntry("pkg")])),
     # amounts
     "too many": ("archive-members", lambda: zip_bytes([ZipEntry(f"{n}", method=STORED) for n in range(20_001)])),
+    "too many folders": (
+        "archive-members",
+        lambda: zip_bytes([ZipEntry(f"{n}{'/a' * 500}", method=STORED) for n in range(41)]),
+    ),
     "80 MiB of zeros": ("archive-bomb", lambda: zip_bytes([ZEROS])),
     "a lie about 80 MiB": ("zip-data", lambda: zip_bytes([replace(ZEROS, local={"size": 9}, central={"size": 9})])),
     # structure
@@ -145,6 +153,12 @@ REFUSED: dict[str, tuple[str, Callable[[], bytes]]] = {
     "half an extra field": ("zip-extra", lambda: zip_bytes([replace(A, local_extra=b"\1")])),
     "short extra field": ("zip-extra", lambda: zip_bytes([replace(A, central_extra=extra(9, b"12")[:-1])])),
     "extra field twice": ("zip-extra", lambda: zip_bytes([replace(A, local_extra=extra(9, b"") * 2)])),
+    **{
+        f"a mode in the extra field {kind:#x}": (
+            "zip-extra", lambda kind=kind: zip_bytes([replace(A, local_extra=extra(kind, b"\xff\xa1"))])
+        )
+        for kind in (0x000D, 0x6C78, 0x756E)
+    },
     "another name in an extra field": (
         "zip-extra",
         lambda: zip_bytes([replace(A, central_extra=unicode_path(b"a.py", b"b.py"))]),

@@ -16,6 +16,11 @@ ARCHIVE_RULES: tuple[tuple[str, str, str], ...] = (
     ("path-backslash", "A name holds no backslash.", _REBUILD),
     ("path-absolute", "A name does not start with a slash.", _REBUILD),
     ("path-drive", "No part of a name starts with a drive letter, such as `C:`.", _RENAME),
+    (
+        "path-windows",
+        "No part of a name is a device of Windows (`con`, `aux.py`, `nul`), and none holds any of `:*?\"<>|`.",
+        _RENAME,
+    ),
     ("path-parts", "No part of a name is empty or only dots and blanks, such as `..`.", _REBUILD),
     ("path-length", "A name is at most 1024 bytes, each of its parts at most 255.", _RENAME),
     ("path-duplicate", "A name is there once.", _REBUILD),
@@ -26,7 +31,11 @@ ARCHIVE_RULES: tuple[tuple[str, str, str], ...] = (
     ),
     ("path-conflict", "No name is that of a file and of a folder.", _RENAME),
     # amounts
-    ("archive-members", "An archive has at most as many members as the hub's limit says (20,000).", _SMALLER),
+    (
+        "archive-members",
+        "An archive has at most as many members, and makes as many folders, as the hub's limit says (20,000).",
+        _SMALLER,
+    ),
     (
         "archive-bomb",
         "An archive does not unpack to more than 64 MiB and 50 times its own size, unless the hub's limits say so.",
@@ -50,7 +59,11 @@ ARCHIVE_RULES: tuple[tuple[str, str, str], ...] = (
     ("zip-flags", "No flag of a member is set that changes how it is read.", _REBUILD),
     ("zip-method", "Members are stored or deflated.", "Build without another compression, such as LZMA or Zstandard."),
     ("zip-kind", "Members are regular files and folders; a folder is called so in every way and is empty.", _REBUILD),
-    ("zip-extra", "A member's extra fields are well formed, none twice, and none gives another name.", _REBUILD),
+    (
+        "zip-extra",
+        "A member's extra fields are well formed, none twice, and none gives another name or kind.",
+        _REBUILD,
+    ),
     (
         "zip-zip64",
         "ZIP64 fields stand exactly where the 32-bit field says so, or repeat both sizes of a local header.",
@@ -67,7 +80,7 @@ ARCHIVE_RULES: tuple[tuple[str, str, str], ...] = (
     ("tar-size", "Every statement of a member's size is the same.", _REBUILD),
     (
         "tar-extension",
-        "A member's name is extended once, by a pax header or a GNU long name, and by nothing that all members share.",
+        "A name is extended once, by a pax header (no kind, no link) or a GNU long name, by nothing that all share.",
         _REBUILD,
     ),
     ("tar-top", "A source archive holds one folder at its top, `name-version`.", _REBUILD),

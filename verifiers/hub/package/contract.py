@@ -7,11 +7,14 @@ and `with`. What only the author's machine can tell, that it imports and loads, 
 from __future__ import annotations
 
 import ast
+import contextlib
+import io
 import platform
+import tokenize
 import warnings
 from collections.abc import Iterable, Iterator
 
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.specifiers import SpecifierSet
 
 from verifiers.errors import NEWER_API
 from verifiers.hub.package.names import module_of
@@ -21,8 +24,10 @@ from verifiers.hub.package.subject import Step, Subject
 LOADER = "load_environment"
 MAX_MODULE = 4 << 20
 """Bytes of the module. Parsing takes about a hundred times as much memory."""
-MAX_LOOKED_AT = 50
-"""Files of the package that are looked at to tell which API it uses instead."""
+ENCODINGS = ("utf-8", "utf-8-sig", "ascii", "iso-8859-1", "iso-8859-15", "cp1252")
+"""Of source. Others may take minutes (punycode), or have a reader see other text than Python (utf-7)."""
+MAX_LOOKED_AT = 1 << 20
+"""Bytes of the package's other files that are parsed to tell which API it uses instead."""
 
 
 def find_module(subject: Subject) -> None:
@@ -47,10 +52,16 @@ def parse_module(subject: Subject) -> None:
 
 
 def parsed(source: bytes) -> ast.Module:
-    """The syntax tree. An author's invalid escapes are no affair of whoever looks at them."""
+    """The syntax tree. An author's invalid escapes are no affair of whoever looks at them.
+
+    SyntaxError also for an encoding that is not one of `ENCODINGS`.
+    """
+    encoding = tokenize.detect_encoding(io.BytesIO(source).readline)[0]
+    if encoding not in ENCODINGS:
+        raise SyntaxError(f"the encoding {encoding} is none of {', '.join(ENCODINGS)}")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return ast.parse(source)
+        return ast.parse(source.decode(encoding))
 
 
 def _not_parsed(subject: Subject, member: str, error: Exception) -> None:
@@ -60,7 +71,7 @@ def _not_parsed(subject: Subject, member: str, error: Exception) -> None:
     said = f"{printable(error.msg if isinstance(error, SyntaxError) else str(error))}{line}"
     try:
         meant = SpecifierSet(subject.facts.requires_python or "").contains(here, prereleases=True)
-    except InvalidSpecifier:
+    except ValueError:  # InvalidSpecifier, or a number that Python does not read
         meant = True
     if meant:
         refuse("module-source", f"it is no Python {here}: {said}", member)
@@ -73,6 +84,8 @@ def check_loader(subject: Subject) -> None:
         return
     bound = set(bound_names(subject.tree.body))
     if LOADER in bound:
+        if deleted_at_last(subject.tree.body):
+            refuse("load-environment", f"it deletes {LOADER} again", subject.module)
         return
     if "*" in bound:
         what = f"{LOADER} can only come from a star import; nothing tells that it does"
@@ -110,6 +123,16 @@ def bound_names(body: Iterable[ast.stmt]) -> Iterator[str]:
                 yield from bound_names(inner)
 
 
+def deleted_at_last(body: list[ast.stmt]) -> bool:
+    """Whether the loader is deleted by a statement on this level after the last one that binds it."""
+    for statement in reversed(body):
+        if LOADER in bound_names([statement]):
+            return False
+        if isinstance(statement, ast.Delete) and LOADER in map(ast.unparse, statement.targets):
+            return True
+    return False
+
+
 def _stored(target: ast.expr) -> Iterator[str]:
     return (node.id for node in ast.walk(target) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
 
@@ -128,21 +151,21 @@ def _never(test: ast.expr) -> bool:
 def newer_names(subject: Subject) -> list[str]:
     """The names of the newer upstream API that the package uses, sorted."""
     assert subject.tree is not None
-    trees = [subject.tree]
+    found = set(_newer_in(subject.tree))
     folder = subject.module.removesuffix("__init__.py")
     if folder != subject.module:
         inside = [path for path in subject.sizes if path.startswith(folder) and path.endswith(".py")]
-        trees += list(_trees(subject, inside[:MAX_LOOKED_AT]))
-    return sorted({name for tree in trees for name in _newer_in(tree)})
+        found.update(name for tree in _trees(subject, inside) for name in _newer_in(tree))
+    return sorted(found)
 
 
 def _trees(subject: Subject, members: Iterable[str]) -> Iterator[ast.Module]:
+    left = MAX_LOOKED_AT
     for member in members:
-        if subject.sizes[member] <= MAX_MODULE // 10:
-            try:
-                yield parsed(subject.read(member, MAX_MODULE))
-            except (SyntaxError, ValueError):
-                continue
+        if subject.sizes[member] <= left:
+            left -= subject.sizes[member]
+            with contextlib.suppress(SyntaxError, ValueError):
+                yield parsed(subject.read(member, MAX_LOOKED_AT))
 
 
 def _newer_in(tree: ast.Module) -> Iterator[str]:

@@ -7,14 +7,15 @@ does. What a newer minor version of the specification adds is passed over with a
 from __future__ import annotations
 
 import re
+from collections import Counter
 from urllib.parse import urlsplit
 
-from packaging.metadata import InvalidMetadata, Metadata, parse_email
+from packaging.metadata import Metadata, parse_email
 from packaging.requirements import Requirement
 
-from verifiers.hub.package.names import canonical_version, normalise
+from verifiers.hub.package.names import LONG_NUMBER, canonical_version, normalise
 from verifiers.hub.package.refusal import printable, refuse
-from verifiers.hub.package.subject import Step, Subject
+from verifiers.hub.package.subject import LINE_ENDS, Step, Subject
 
 MAX_METADATA = 4 << 20
 """Bytes. The README is in it."""
@@ -28,7 +29,13 @@ _ONCE = frozenset(
     "metadata-version name version summary requires-python license license-expression description "
     "description-content-type keywords author author-email".split()
 )
-_HEADER = re.compile(r"(?:[!-9;-~]+:|[ \t])[^\r\v\f\x1c-\x1e\x85\u2028\u2029]*\Z")
+MAX_HEADERS, MAX_NAMES = 10_000, 200
+"""Headers, and different ones of them. The parser takes time for each of the second for each of the first."""
+_MOST = {"summary": 512, "requires_python": 512}
+"""Characters of what an index shows for every release."""
+_HEADER = re.compile(r"([!-9;-~]+):|[ \t]")
+_MAIL = frozenset(("mime-version", "content-type", "content-transfer-encoding"))
+"""Headers that would have a reader of mails decode what follows."""
 _COMMIT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?\Z")
 _HASH = re.compile(r"(?:^|&)sha(?:256=[0-9a-f]{64}|384=[0-9a-f]{96}|512=[0-9a-f]{128})(?:&|\Z)")
 
@@ -42,13 +49,11 @@ def member_of(subject: Subject) -> str:
 
 
 def read_metadata(subject: Subject) -> None:
-    """It is there, as UTF-8 text, and its headers can be read."""
+    """It is there, as UTF-8 text."""
     member = member_of(subject)
     if member not in subject.sizes:
         refuse("metadata-missing", f"there is no {member}", member)
-    text = subject.text(member, MAX_METADATA, "metadata-text")
-    subject.facts.metadata_text = text
-    subject.told, subject.unread = parse_email(text)
+    subject.facts.metadata_text = subject.text(member, MAX_METADATA, "metadata-text")
 
 
 def check_headers(subject: Subject) -> None:
@@ -56,10 +61,26 @@ def check_headers(subject: Subject) -> None:
 
     Readers go on differently after one that is not: what is a requirement to one is description to another.
     """
+    member = member_of(subject)
     head = re.split(r"\r?\n\r?\n", subject.facts.metadata_text, maxsplit=1)[0]
-    for line in head.removesuffix("\n").removesuffix("\r").split("\n"):
-        if _HEADER.match(line.removesuffix("\r")) is None:
-            refuse("metadata-text", f"a line is no header: {printable(line)[:80]!r}", member_of(subject))
+    names: Counter[str] = Counter()
+    for ended in head.removesuffix("\n").removesuffix("\r").split("\n"):
+        line = ended.removesuffix("\r")
+        found = _HEADER.match(line)
+        name = found[1] if found else None
+        if found is None or LINE_ENDS.search(line) or (name is None and not names):
+            refuse("metadata-text", f"a line is no header: {printable(line)[:80]!r}", member)
+        if name is not None:
+            names[name.lower()] += 1
+    if mail := names.keys() & _MAIL:
+        refuse("metadata-text", f"{min(mail).title()} is a header of mails, not of metadata", member)
+    if names.total() > MAX_HEADERS or len(names) > MAX_NAMES:
+        refuse("metadata-text", f"there are more than {MAX_HEADERS:,} headers, or {MAX_NAMES} different ones", member)
+
+
+def read_fields(subject: Subject) -> None:
+    """What the headers say."""
+    subject.told, subject.unread = parse_email(subject.facts.metadata_text)
 
 
 def check_metadata_version(subject: Subject) -> None:
@@ -91,8 +112,13 @@ def check_fields(subject: Subject) -> None:
         if name != "metadata_version":
             try:
                 getattr(fields, name)
-            except InvalidMetadata as error:
+            except ValueError as error:  # InvalidMetadata, or a number that Python does not read
                 refuse("metadata-field", printable(str(error)), member)
+    for name, most in _MOST.items():
+        if len(str(subject.told.get(name, ""))) > most:
+            refuse("metadata-field", f"{name.replace('_', '-')} is longer than {most} characters", member)
+    if LONG_NUMBER.search(subject.told.get("requires_python", "")):
+        refuse("metadata-field", "requires-python has a number that is too large for installers", member)
 
 
 # --- name and version -------------------------------------------------------------------------------------------
@@ -121,6 +147,9 @@ def check_version(subject: Subject) -> None:
 def read_requirements(subject: Subject) -> None:
     """What it requires, with the requirements that name an address apart."""
     subject.requirements = [Requirement(text) for text in subject.told.get("requires_dist", [])]
+    for one in subject.requirements:
+        if LONG_NUMBER.search(f"{one.specifier} {one.marker or ''}"):
+            refuse("metadata-field", f"{one.name} is required with a number that is too large", member_of(subject))
     subject.facts.requires_dist = list(subject.told.get("requires_dist", []))
     subject.facts.direct_urls = [str(one) for one in subject.requirements if one.url]
 
@@ -180,6 +209,7 @@ def read_facts(subject: Subject) -> None:
 CHECKS: list[Step] = [
     read_metadata,
     check_headers,
+    read_fields,
     check_metadata_version,
     check_fields,
     check_name,

@@ -43,6 +43,8 @@ _OWNER = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,37}[a-z0-9])\Z")
 _FILE = re.compile(r"[A-Za-z0-9_.+!-]{1,200}\Z")
 MAX_TAGS = 100
 """That one file name may stand for."""
+LONG_NUMBER = re.compile(r"[0-9]{19}")
+"""What does not fit into the 64 bits that installers have for a part of a version."""
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?\Z")
 
 
@@ -101,6 +103,8 @@ def canonical_version(version: str) -> str:
 
 
 def _version(version: str) -> Version:
+    if LONG_NUMBER.search(version):
+        refuse("version", f"{printable(version)!r} has a number of more than 18 digits")
     try:
         return Version(version)
     except InvalidVersion:
@@ -145,6 +149,7 @@ def parse_wheel_name(filename: str) -> WheelName:
         name, version, build, tags = parse_wheel_filename(filename)
     except (InvalidWheelFilename, InvalidVersion, InvalidName) as error:
         refuse("file-name", f"{filename!r} is no file name of a wheel: {printable(str(error))}")
+    normal_version(str(version))
     right = "-".join([module_of(name), str(version), *parts[2:-3], *(part.lower() for part in parts[-3:])]) + ".whl"
     _only(filename, right)
     return WheelName(str(name), str(version), "".join(map(str, build)), tags)
@@ -159,6 +164,7 @@ def parse_sdist_name(filename: str) -> SdistName:
         name, version = parse_sdist_filename(filename)
     except (InvalidSdistFilename, InvalidVersion, InvalidName) as error:
         refuse("file-name", f"{filename!r} is no file name of a source archive: {printable(str(error))}")
+    normal_version(str(version))
     _only(filename, f"{module_of(name)}-{version}.tar.gz")
     return SdistName(str(name), str(version))
 

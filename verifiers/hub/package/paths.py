@@ -19,6 +19,10 @@ _PLAIN = re.compile(r"(?:[A-Za-z0-9_+=@-][A-Za-z0-9_.+=@-]*/)*[A-Za-z0-9_+=@-][A
 """Almost every name there is; the others are looked at more closely."""
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 """Control characters, line separators, half characters, and what makes a name be shown in another order."""
+_WINDOWS = re.compile(r"(?:\A|/)(?:con|prn|aux|nul|com[0-9]|lpt[0-9]|conin\$|conout\$) *(?:[./]|\Z)", re.IGNORECASE)
+"""Devices of Windows, which are there in every folder, under any ending."""
+_FORBIDDEN = re.compile(r'[:*?"<>|]')
+"""What Windows has in no name, or takes for another stream of the file before it."""
 _DRIVE = re.compile(r"(?:\A|/)[A-Za-z]:")
 MAX_PATH = 1024
 """Bytes of a whole name."""
@@ -30,8 +34,8 @@ MAX_PART = 255
 class Limits:
     """What an archive may hold.
 
-    file_bytes: of the file itself. members: folders counted too. An archive is a bomb where it unpacks to more than
-    bomb_bytes and to more than bomb_ratio times its own size.
+    file_bytes: of the file itself. members: files and folders; their names may make as many folders more. An
+    archive is a bomb where it unpacks to more than bomb_bytes and to more than bomb_ratio times its own size.
     """
 
     file_bytes: int = 100 << 20
@@ -74,6 +78,8 @@ class Paths:
                 refuse("path-conflict", f"{known[0]!r} is a file, and {path!r} is inside it", path)
             self._parents.add(parent)
             parent = parent.rpartition("/")[0]
+        if len(self._parents) > self._limit:
+            refuse("archive-members", f"the archive makes more than {self._limit} folders")
 
 
 def _refuse_second(path: str, is_dir: bool, first: str, first_is_dir: bool) -> None:
@@ -86,6 +92,8 @@ def _refuse_second(path: str, is_dir: bool, first: str, first_is_dir: bool) -> N
 
 def check_path(path: str) -> None:
     """Refuse a name that is no relative path to one file on every system."""
+    if _WINDOWS.search(path):
+        refuse("path-windows", "a part of the name is a device of Windows", path)
     if len(path) <= MAX_PART and _PLAIN.match(path):
         return
     if not path:
@@ -98,6 +106,8 @@ def check_path(path: str) -> None:
         refuse("path-absolute", "the name starts at the root", path)
     if _DRIVE.search(path):
         refuse("path-drive", "the name holds a drive letter", path)
+    if _FORBIDDEN.search(path):
+        refuse("path-windows", "the name holds a character that Windows has in none", path)
     parts = path.split("/")
     if not all(part.strip(". ") for part in parts):
         refuse("path-parts", "a part of the name is empty or nothing but dots", path)

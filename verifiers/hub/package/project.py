@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections import Counter
 from collections.abc import Sequence
 from difflib import get_close_matches
 from typing import Any
@@ -31,6 +32,8 @@ from verifiers.hub.package.refusal import RefusedError, printable, refuse
 from verifiers.hub.package.subject import Step, Subject
 
 MAX_PYPROJECT = 1 << 20
+MAX_DOTS = 500
+"""In a line. The time to read a dotted key grows with the square of its parts."""
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}\Z")
 _FLAGS = ("network", "sandbox", "gpu")
 
@@ -47,8 +50,11 @@ def read_pyproject(subject: Subject) -> None:
         if subject.facts.kind == "sdist":
             refuse("pyproject", "the source archive holds no pyproject.toml", member)
         return
+    text = subject.text(member, MAX_PYPROJECT, "pyproject")
+    if any(line.count(".") > MAX_DOTS for line in text.split("\n")):
+        refuse("pyproject", f"a line has more than {MAX_DOTS} dots", member)
     try:
-        document = tomllib.loads(subject.text(member, MAX_PYPROJECT, "pyproject"))
+        document = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         refuse("pyproject", f"it is no valid TOML: {printable(str(error))}", member)
     subject.pyproject = _table(_table(document, "tool", member), "verifiers", member)
@@ -84,8 +90,8 @@ def read_hub_dependencies(subject: Subject) -> None:
         refuse("hub-dependency", "dependencies must be a list of texts such as 'alice/base-env>=1.2'", member)
     parsed = [split_hub_dependency(one, member) for one in told]
     names = [canonicalize_name(requirement.name) for _, requirement in parsed]
-    for name in names:
-        if names.count(name) > 1:
+    for name, number in Counter(names).items():
+        if number > 1:
             refuse("hub-dependency", f"{name} is there more than once", member)
     subject.facts.hub_dependencies = [f"{owner}/{requirement}" for owner, requirement in parsed]
 

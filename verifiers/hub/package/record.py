@@ -13,7 +13,8 @@ import io
 import re
 from collections.abc import Mapping
 
-from verifiers.hub.package.refusal import printable, refuse
+from verifiers.hub.package.paths import check_path
+from verifiers.hub.package.refusal import RefusedError, printable, refuse
 from verifiers.hub.package.subject import Row, Step, Subject
 from verifiers.hub.package.zip_walk import Digest
 
@@ -24,6 +25,7 @@ DIGEST_BYTES = {"sha256": 32, "sha384": 48, "sha512": 64}
 """The algorithms that count; md5 and sha1 do not."""
 
 _ROW = 3
+_ALGORITHM = re.compile(r"[A-Za-z0-9_-]*\Z")
 _BASE64 = re.compile(r"[A-Za-z0-9_-]*\Z")
 
 
@@ -55,18 +57,25 @@ def read_record(subject: Subject) -> None:
 
 
 def _row(member: str, row: list[str]) -> Row:
-    shown = printable(",".join(row))
     if len(row) != _ROW:
-        refuse("record-form", f"a row is not path, hash and size: {shown!r}", member)
+        refuse("record-form", f"a row is not path, hash and size: {_shown(row)}", member)
     path, told, size = row
+    try:
+        check_path(path)  # whether the wheel holds it or not: installers remove what RECORD lists
+    except RefusedError as error:
+        refuse("record-form", f"a path that no member may have: {error.message}", member)
     algorithm, _, encoded = told.partition("=")
     if size and not (size.isascii() and size.isdigit() and len(size) < 20):
-        refuse("record-form", f"a size is no number: {shown!r}", member)
+        refuse("record-form", f"a size is no number: {_shown(row)}", member)
     digits = encoded.rstrip("=")
-    if _BASE64.match(digits) is None or len(digits) % 4 == 1:
-        refuse("record-form", f"a hash can not be read: {shown!r}", member)
+    if _ALGORITHM.match(algorithm) is None or _BASE64.match(digits) is None or len(digits) % 4 == 1:
+        refuse("record-form", f"a hash can not be read: {_shown(row)}", member)
     digest = base64.urlsafe_b64decode(digits + "=" * (-len(digits) % 4))
     return Row(path, algorithm, digest, int(size) if size else None)
+
+
+def _shown(row: list[str]) -> str:
+    return repr(printable(",".join(row)))
 
 
 def check_listed(subject: Subject) -> None:

@@ -91,7 +91,7 @@ _ALL = (
     ),
     Rule(
         "version",
-        "A version is one of PEP 440.",
+        "A version is one of PEP 440, and no number in it has more than 18 digits.",
         'Use a version such as version = "0.1.0".',
     ),
     Rule(
@@ -119,16 +119,16 @@ _ALL = (
     # --- folders and headers of a wheel ---------------------------------------------------------------------
     Rule(
         "dist-info",
-        "A wheel has one folder `name-version.dist-info`, named exactly as the file, and no other such, `.egg-info` or "
-        "`.egg-link`. What readers look for there is spelt as they do; nothing is there that installers write "
+        "A wheel has one folder `name-version.dist-info`, named exactly as the file, and no other such, no `.egg-info` "
+        "and no `.egg-link`. What readers look for there is spelt as they do; nothing is there that installers write "
         "(`INSTALLER`, `REQUESTED`, `direct_url.json`).",
         "Build again with a current tool; do not rename, join or re-pack wheels.",
     ),
     Rule(
         "data-folder",
         "A folder `….data` is called `name-version.data` and holds purelib, platlib, headers, scripts and data only. "
-        "It puts nothing over the wheel's other files or its metadata, and nothing among modules, programs and settings "
-        "of Python and pip by way of data; an environment's data go below `share/`.",
+        "It puts nothing over the wheel's other files or its metadata, and nothing among modules, programs and "
+        "settings of Python and pip by way of data; an environment's data go below `share/`.",
         "Put the files into the package itself.",
     ),
     Rule("wheel-file", "WHEEL is there and of Wheel-Version 1.x.", "Build again with a current tool."),
@@ -170,7 +170,7 @@ _ALL = (
     Rule("record-missing", "A wheel has RECORD.", "Build again with a current tool."),
     Rule(
         "record-form",
-        "RECORD is UTF-8 CSV of path, hash and size, with each path once.",
+        "RECORD is UTF-8 CSV of path, hash and size, with each path once; a path is one that a member may have.",
         "Build again with a current tool.",
     ),
     Rule("record-unlisted", "Every file of a wheel has a row in RECORD.", _UNCHANGED),
@@ -185,7 +185,8 @@ _ALL = (
     ),
     Rule(
         "metadata-text",
-        "Metadata is UTF-8 without NUL, at most 4 MiB, and each line before the first empty one is a header.",
+        "Metadata is UTF-8 without NUL, at most 4 MiB, and each line before the first empty one is a header, none "
+        "of them one of mails; there are at most 10,000, of 200 names.",
         "Shorten or re-encode the README; build with a current tool.",
     ),
     Rule(
@@ -208,7 +209,8 @@ _ALL = (
     ),
     Rule(
         "metadata-field",
-        "Name and Version are there, what may be said once is said once, and each known field has a valid value.",
+        "Name and Version are there, what may be said once is said once, and each known field has a valid value. "
+        "Summary and Requires-Python have at most 512 characters, and no number has more than 18 digits.",
         "Correct the field in pyproject.toml.",
     ),
     Rule("metadata-name", "Name is that of the file name.", "Build again; do not rename the file."),
@@ -265,8 +267,8 @@ _ALL = (
     ),
     Rule(
         "pyproject",
-        "A source archive holds pyproject.toml; it is valid TOML, and `[tool.verifiers.needs]` and "
-        "`[tool.verifiers.hub]` have no unknown key.",
+        "A source archive holds pyproject.toml; it is valid TOML of at most 1 MiB, without a line of more than 500 "
+        "dots, and `[tool.verifiers.needs]` and `[tool.verifiers.hub]` have no unknown key.",
         "Correct pyproject.toml.",
     ),
     Rule(

@@ -20,7 +20,6 @@ from verifiers.hub.package.names import SdistName, WheelName
 from verifiers.hub.package.refusal import printable, refuse
 from verifiers.hub.package.zip_walk import Digest
 
-
 LINE_ENDS = re.compile("[\r\v\f\x1c-\x1e\x85\u2028\u2029]")
 """Where `str.splitlines`, and so pip, ends a line and other readers do not."""
 

@@ -38,6 +38,11 @@ _EXTENSION = 64 << 10
 _OCTAL = re.compile(rb" *([0-7]+)[ \0]*\Z")
 _NUMBERS = {"uid": slice(108, 116), "gid": slice(116, 124), "mtime": slice(136, 148)}
 _NUMBERS |= {"major": slice(329, 337), "minor": slice(337, 345)}
+_PAX_KEY = re.compile(
+    rb"(?:path|size|[acm]time|[ug]id|[ug]name|comment|LIBARCHIVE\.(?:creationtime|xattr\..+)"
+    rb"|SCHILY\.(?:dev|ino|nlink|fflags|(?:acl|xattr)\..+)|RHT\.security\..+)\Z"
+)
+"""What a pax header may say of a member: no other kind, link, holes or character set."""
 _RECORD = re.compile(rb"([1-9][0-9]{0,5}) ([^=\n]+)=")
 
 
@@ -71,7 +76,7 @@ class TarListing:
 
 def is_about(name: str) -> bool:
     """Whether a file, by its name below the top folder, is one of those that describe the package."""
-    return name in ("PKG-INFO", "pyproject.toml") or ("/" not in name and name.upper().startswith("README"))
+    return name in ("PKG-INFO", "pyproject.toml")
 
 
 def walk_tar(file: BinaryIO, top: str, limits: Limits, keep: Callable[[str], bool] = is_about) -> TarListing:
@@ -250,12 +255,12 @@ def _read_extension(header: _Header, stream: _Gunzip, before: _Extension | None)
     if header.size > _EXTENSION:
         refuse("tar-extension", f"the extended header is larger than {_EXTENSION} bytes", shown)
     raw = b"".join(stream.data(header.size, shown))
+    if before is not None:
+        refuse("tar-extension", "a member has two extended headers", shown)
     if header.kind == _PAX_FOR_ALL:
         if _pax_records(raw, shown).keys() - {b"comment"}:
             refuse("tar-extension", "a header for all members says more than a comment", shown)
-        return before
-    if before is not None:
-        refuse("tar-extension", "a member has two extended headers", shown)
+        return None
     if header.kind == _GNU_NAME:
         return _Extension(decode_path(raw.removesuffix(b"\0")))
     records = _pax_records(raw, shown)
@@ -275,7 +280,7 @@ def _pax_records(raw: bytes, member: str) -> dict[bytes, bytes]:
         if start is None or end <= start.end() or end > len(raw) or raw[end - 1 : end] != b"\n":
             refuse("tar-extension", "the pax header is malformed", member)
         key, value = start[2], raw[start.end() : end - 1]
-        if key in found or key.startswith((b"GNU.sparse", b"hdrcharset")):
+        if key in found or _PAX_KEY.match(key) is None:
             refuse("tar-extension", f"the pax header has {_shown(key)!r}, or has it twice", member)
         found[key] = value
         at = end

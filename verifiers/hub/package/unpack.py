@@ -46,7 +46,7 @@ def unpack_sdist(path: Path, into: Path, limits: Limits) -> None:
     """
     top = path.name.removesuffix(".tar.gz")
     with path.open("rb") as file:
-        walk_tar(file, top, limits)
+        walk_tar(file, top, limits, keep=lambda _name: False)
         with _fresh(into) as folder:
             for member, parts in read_members(file, top, limits):
                 _write(folder, member.name[len(top) + 1 :], member.is_dir, member.mode, parts)

@@ -163,7 +163,8 @@ def check_startup_files(subject: Subject) -> None:
     own = re.compile(rf"[_.-]*(?:editable[_.-]+(?:impl_)?)?{subject.named.name.replace('-', '[-_.]')}(?:[-_.]|\Z)")
     for path, member in _startup_files(subject):
         if own.match(_STARTUP.sub("", fold(path))) is None:
-            refuse("startup-name", f"it may be another package's; its name must start with {subject.named.name}", member)
+            wanted = f"its name must start with {subject.named.name}"
+            refuse("startup-name", f"it may be another package's; {wanted}", member)
 
 
 def remark_startup_files(subject: Subject) -> None:

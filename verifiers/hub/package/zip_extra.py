@@ -8,6 +8,8 @@ import zlib
 from verifiers.hub.package.refusal import refuse
 
 _ZIP64, _UNICODE_PATH = 0x0001, 0x7075
+_KINDS = {0x000D: "PKWARE's for Unix", 0x6C78: "libarchive's", 0x756E: "ASi's for Unix"}
+"""Fields with a mode, which make a link of a file for unzip or bsdtar."""
 _32 = 0xFFFFFFFF
 _FIELD = struct.Struct("<2H")
 
@@ -50,6 +52,8 @@ def _fields(extra: bytes, name: bytes) -> dict[int, bytes]:
             refuse("zip-extra", "the extra fields end within a field", _shown(name))
         if kind in found:
             refuse("zip-extra", f"the extra field {kind:#06x} is there twice", _shown(name))
+        if kind in _KINDS:
+            refuse("zip-extra", f"an extra field, {_KINDS[kind]}, may make a link of the member", _shown(name))
         found[kind] = content
     if found.get(_UNICODE_PATH, _same_path(name)) != _same_path(name):
         refuse("zip-extra", "an extra field gives the member another name", _shown(name))
