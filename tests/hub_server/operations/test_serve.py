@@ -175,6 +175,8 @@ def test_no_such_bucket(tmp_path, bucket):
 
 def test_a_read_only_hub_refuses_changes(tmp_path):
     """Reading works, a change is a 503 with a code; uploads by twine and uv get the sentence alone."""
+    made = run_server("admin", "create-owner", "alice", settings={"HUB_DATA": str(tmp_path)})
+    assert made.returncode == 0, made.stderr
     with running_hub(tmp_path, read_only=True) as hub:
         assert httpx.get(f"{hub.url}/readyz").is_success
         answer = httpx.delete(f"{hub.url}/api/v1/tokens/1")
