@@ -55,7 +55,8 @@ def create_app(settings: Settings) -> FastAPI:
     app.add_middleware(Watch, settings=settings)
     for kind in (OperationalError, NoConnectionError, StorageError):
         app.add_exception_handler(kind, _answer_unavailable)
-    app.add_exception_handler(DataError, _answer_unstorable)
+    for kind in (DataError, UnicodeEncodeError, OverflowError):
+        app.add_exception_handler(kind, _answer_unstorable)
     app.add_exception_handler(OSError, _answer_no_room)
     app.add_exception_handler(Problem, _answer_problem)
     app.add_exception_handler(RefusedError, _answer_refused)
@@ -99,7 +100,8 @@ def _answer_refused(request: Request, refused: Exception) -> JSONResponse:
 
 
 def _answer_unstorable(request: Request, _error: Exception) -> JSONResponse:
-    """PostgreSQL refuses a value that SQLite takes, such as a text with a NUL character."""
+    """Valid JSON can say what no database takes: half of a surrogate pair, a NUL on PostgreSQL, a moment before the
+    first year, an integer of more than 64 bits."""
     problem = Problem("a value of the request is none that the hub can store", code="invalid", hint="Correct it.")
     return _answer_problem(request, problem)
 

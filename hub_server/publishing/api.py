@@ -13,7 +13,6 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect
 
 from hub_server.accounts.auth import HubContext, RequiredPrincipal
-from hub_server.accounts.service import Principal
 from hub_server.context import Context
 from hub_server.packages.urls import base_url, index_url
 from hub_server.publishing import sessions
@@ -90,7 +89,9 @@ async def send(
     context: HubContext, upload_offset: Annotated[int, Header(ge=0)] = 0,
 ) -> Response:  # fmt: skip
     """The bytes of a file from `Upload-Offset` on. The answer's `Upload-Offset` tells how many are here then."""
-    writer = await run_in_threadpool(_writer, context, principal, owner, name, session, filename, upload_offset)
+    writer = await run_in_threadpool(
+        sessions.begin, context, principal, owner, name, session, filename, upload_offset
+    )
     batch = bytearray()
     try:
         async for chunk in request.stream():
@@ -106,14 +107,6 @@ async def send(
     finally:
         await run_in_threadpool(writer.close)
     return Response(None, 204, {"Upload-Offset": str(here)})
-
-
-def _writer(
-    context: Context, principal: Principal, owner: str, name: str, session: str, filename: str, at: int
-) -> sessions.FileWriter:
-    with context.database.read() as reading:
-        file = sessions.file_of(sessions.find(reading, principal, owner, name, session), filename)
-    return sessions.FileWriter(context, file, at)
 
 
 @router.post("/{session}/publish", status_code=201, responses={200: {"model": Published}})

@@ -11,6 +11,7 @@ import datetime as dt
 import fcntl
 import hashlib
 import hmac
+import os
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
@@ -148,21 +149,36 @@ def received(context: Context, file: SessionFile) -> int:
 
 
 class FileWriter:
-    """The bytes of one PUT. Its methods run in threads, one at a time."""
+    """The bytes of one PUT. Its methods run in threads, one at a time.
+
+    Each PUT writes a file of its own, which begins with the bytes that it goes on from and takes the place of the one
+    before. A PUT that was thought broken and still writes can so change nothing that is compared or published.
+    """
 
     def __init__(self, context: Context, file: SessionFile, offset: int) -> None:
+        """Call it while the session is held (`begin`)."""
         self.context, self.file = context, file
         self.path = path_of(context, file)
         self.at = offset
         self._out: BinaryIO | None = None
-        here = received(context, file)
-        if offset > here:
-            headers = {"Upload-Offset": str(here)}
-            raise WrongOffset(f"{file.filename} has {here:,} bytes here, not {offset:,}", headers=headers)
+        if offset > (here := received(context, file)):
+            raise self._wrong_offset(f"has {here:,} bytes here, not {offset:,}")
         if not file.stored:
-            self._out = self.path.open("r+b" if self.path.exists() else "w+b")
-            self._out.truncate(offset)
-            self._out.seek(offset)
+            self._out = self._own_file(offset)
+
+    def _own_file(self, offset: int) -> BinaryIO:
+        mine = self.path.with_name(f"{self.path.name}-{secrets.token_hex(8)}")
+        out = mine.open("x+b")
+        try:
+            if offset:
+                with self.path.open("rb") as before:
+                    _copy(before, out, offset)
+            mine.replace(self.path)
+        except OSError:
+            out.close()
+            mine.unlink(missing_ok=True)
+            raise
+        return out
 
     def feed(self, data: bytes) -> None:
         """Take the next bytes. What is stored already is taken for what it is."""
@@ -178,17 +194,46 @@ class FileWriter:
             self._out.close()
 
     def finish(self) -> int:
-        """Close; if the file is complete, compare it with the promised digest. Returns how many bytes are here."""
-        self.close()
-        if self.file.stored or self.at < self.file.size:
+        """If the file is complete, compare it with the promised digest. Returns how many bytes are here."""
+        if self._out is None:
             return received(self.context, self.file)
-        with self.path.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-        if not hmac.compare_digest(digest, self.file.sha256):
-            self.path.unlink(missing_ok=True)
-            raise WrongDigest(f"{self.file.filename} was to have the sha256 {self.file.sha256}, and has {digest}")
-        _set_stored(self.context, [self.file], True)
-        return self.file.size
+        self._out.flush()
+        self._out.seek(0)
+        whole = self.at == self.file.size
+        digest = hashlib.file_digest(self._out, "sha256").hexdigest() if whole else ""
+        with _one_at_a_time(self.context, self.file.session_id):
+            if not self._is_current():
+                raise self._wrong_offset("is sent by another request since, or not waited for any more")
+            if whole and not hmac.compare_digest(digest, self.file.sha256):
+                self.path.unlink()
+                raise WrongDigest(f"{self.file.filename} was to have the sha256 {self.file.sha256}, and has {digest}")
+            if whole:
+                _set_stored(self.context, [self.file], True)
+        return self.at
+
+    def _is_current(self) -> bool:
+        assert self._out is not None
+        return self.path.exists() and os.path.samestat(os.fstat(self._out.fileno()), self.path.stat())
+
+    def _wrong_offset(self, what: str) -> WrongOffset:
+        headers = {"Upload-Offset": str(received(self.context, self.file))}
+        return WrongOffset(f"{self.file.filename} {what}", headers=headers)
+
+
+def begin(
+    context: Context, principal: Principal, slug: str, name: str, session_id: str, filename: str, offset: int
+) -> FileWriter:
+    """Take the bytes of a file from an offset on."""
+    with context.database.read() as session:
+        known = find(session, principal, slug, name, session_id).id
+    with _one_at_a_time(context, known), context.database.read() as session:
+        return FileWriter(context, file_of(find(session, principal, slug, name, known), filename), offset)
+
+
+def _copy(source: BinaryIO, target: BinaryIO, size: int) -> None:
+    while size and (chunk := source.read(min(size, 1 << 20))):
+        target.write(chunk)
+        size -= len(chunk)
 
 
 def _set_stored(context: Context, files: list[SessionFile], stored: bool) -> None:
@@ -204,9 +249,11 @@ def publish_session(
 
     A refusal of what was sent ends the session and removes its bytes: others need another session anyway.
     """
-    with _one_at_a_time(context, session_id):
+    with context.database.read() as session:
+        known = find(session, principal, slug, name, session_id).id
+    with _one_at_a_time(context, known):
         with context.database.read() as session:
-            found = find(session, principal, slug, name, session_id)
+            found = find(session, principal, slug, name, known)
         if found.state == "published":
             return found, False
         if found.state != "open":
@@ -294,13 +341,15 @@ def _lock_path(context: Context, session_id: str) -> Path:
 
 @contextlib.contextmanager
 def _one_at_a_time(context: Context, session_id: str) -> Iterator[None]:
-    """Two publish requests for one session take turns: the second finds it published."""
-    if not session_id.isalnum():
-        raise NoSession("there is no such session")
+    """Publish requests for one session, and the beginning and the end of each PUT, take turns."""
     path = _lock_path(context, session_id)
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        try:
-            yield
-        finally:
-            path.unlink(missing_ok=True)
+    while True:
+        with path.open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            if not path.exists() or not os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                continue  # who had it has removed the file: another one is the lock by now
+            try:
+                yield
+            finally:
+                path.unlink(missing_ok=True)
+            return

@@ -171,7 +171,7 @@ def _read_cursor(text: str) -> Cursor:
         main, (stream, term, project_id) = json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
     except (ValueError, TypeError, binascii.Error):
         raise BadCursor("after is no cursor of this search") from None
-    right = isinstance(stream, int) and isinstance(project_id, int) and isinstance(main, str) and isinstance(term, str)
-    if not right or "\0" in term or stream < 0 or not 0 <= project_id < 2**31:
+    kinds = [type(part) for part in (main, stream, term, project_id)]  # not isinstance: true is no number here
+    if kinds != [str, int, str, int] or "\0" in main + term or stream < 0 or not 0 <= project_id < 2**31:
         raise BadCursor("after is no cursor of this search")
     return Cursor(main, Position(stream, term, project_id))

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import re
 from typing import NamedTuple
-from urllib.parse import quote
 
 from verifiers.errors import UserError
 from verifiers.hub.package.names import ROUTE_WORDS, normalise
@@ -41,8 +40,11 @@ class IndexAddress(NamedTuple):
         return f"{before}{'/full' * self.full}/simple/" + ("" if self.name is None else "{name}/")
 
     def normal_path(self) -> str | None:
-        """The one spelling. None if no project can have that name."""
-        before = [quote(part) for part in (self.owner, self.project) if part is not None] + ["full"] * self.full
+        """The one spelling. None if no project can have that name, or no owner its own: `//elsewhere/simple/x` is never
+        sent on, since browsers read an address that begins so as another host's."""
+        before = [part for part in (self.owner, self.project) if part is not None] + ["full"] * self.full
+        if not all(map(_NORMAL.match, before)):
+            return None
         try:
             after = [] if self.name is None else [normalise(self.name)]
         except UserError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
+import socket
 from pathlib import Path
 
 import httpx
@@ -69,7 +70,9 @@ def post_upload_for(author: Author, filename: str, data: bytes) -> httpx.Respons
 def index(author: Author) -> list[str]:
     project = author.root.removeprefix("/api/v1").removesuffix("/releases")
     name = project.rsplit("/", 1)[1]
-    page = author.http.get(f"{project}/simple/{name}/", headers={"Accept": "application/vnd.pypi.simple.v1+json"})
+    page = author.http.get(
+        f"{project}/simple/{name}/", headers={"Accept": "application/vnd.pypi.simple.v1+json"}
+    )
     return [file["filename"] for file in page.json()["files"]] if page.status_code == 200 else []
 
 
@@ -98,7 +101,11 @@ def test_an_upload_resumes_where_it_broke_off(author):
     assert author.send(session, name, data[:100]).headers["Upload-Offset"] == "100"
     assert author.http.head(place).headers["Upload-Offset"] == "100"
     hole = author.send(session, name, data[200:], 200)
-    assert (hole.status_code, hole.json()["code"], hole.headers["Upload-Offset"]) == (409, "wrong-offset", "100")
+    assert (hole.status_code, hole.json()["code"], hole.headers["Upload-Offset"]) == (
+        409,
+        "wrong-offset",
+        "100",
+    )
     rest = author.send(session, name, data[60:], 60)
     assert rest.headers["Upload-Offset"] == str(len(data)), rest.text
     assert author.http.head(place).headers["Upload-Length"] == str(len(data))
@@ -166,7 +173,12 @@ def test_a_check_report_travels_along(author):
     session = author.open(files).json()["id"]
     for filename, data in files.items():
         author.send(session, filename, data)
-    made = {"made_at": "2026-11-30T12:00:00Z", "sdk_version": "1.0.0", "python": "3.11.7", "platform": "linux-x86_64"}
+    made = {
+        "made_at": "2026-11-30T12:00:00Z",
+        "sdk_version": "1.0.0",
+        "python": "3.11.7",
+        "platform": "linux-x86_64",
+    }
     other = {"wheel": wheel_name(), "wheel_sha256": "0" * 64, "checks": [], **made}
     assert author.publish(session, report=other).json()["code"] == "files-disagree"
     session = author.open(files).json()["id"]
@@ -178,7 +190,10 @@ def test_a_check_report_travels_along(author):
 
 def test_a_private_project_is_made_by_a_session(hub, author):
     """Visibility is chosen when the project is made, and not changed by a release."""
-    assert author.all(release(version="0.1.0+mine"), version="0.1.0+mine", visibility="private").status_code == 201
+    assert (
+        author.all(release(version="0.1.0+mine"), version="0.1.0+mine", visibility="private").status_code
+        == 201
+    )
     public = author.open(release(version="0.2.0"), "0.2.0", visibility="public")
     assert (public.status_code, public.json()["code"]) == (409, "visibility-differs")
     assert author.all(release(version="0.2.0"), version="0.2.0").json()["visibility"] == "private"
@@ -200,3 +215,50 @@ def test_a_large_file_is_streamed(author):
     assert author.all(files).status_code == 201
     other = make_wheel("other-env", files={"other_env_data.bin": secrets.token_bytes(5 << 20)})
     assert post_upload_for(author, wheel_name("other-env"), other).status_code == 200
+
+
+def slow_put(author: Author, session: str, name: str, size: int) -> socket.socket:
+    """A PUT whose headers are sent, and whose bytes are still to come."""
+    address = author.http.base_url
+    token = author.http.headers["Authorization"]
+    line = f"PUT {author.root}/{session}/{name} HTTP/1.1\r\nHost: hub\r\nExpect: 100-continue\r\n"
+    connection = socket.create_connection((address.host, address.port), 60)
+    connection.sendall(f"{line}Authorization: {token}\r\nContent-Length: {size}\r\n\r\n".encode())
+    assert b" 100 " in connection.recv(100)  # the hub waits for the bytes
+    return connection
+
+
+def test_a_put_that_still_runs_changes_nothing_of_what_is_published(hub, author):
+    """Its bytes come after another PUT has sent the file and the session is published: 409, and nothing changes."""
+    name, data = wheel_name(), make_wheel()
+    session = author.open({name: data}).json()["id"]
+    with slow_put(author, session, name, len(data)) as slow:
+        assert author.send(session, name, data).status_code == 204
+        assert author.publish(session).status_code == 201
+        slow.sendall(b"x" * len(data))
+        assert b" 409 " in slow.recv(1000)
+    digest = hashlib.sha256(data).hexdigest()
+    project = author.root.removeprefix("/api/v1").removesuffix("/releases")
+    assert author.http.get(f"/files{project}/{digest}/{name}").content == data
+    assert [path for path in incoming(hub) if session in path.name] == []
+
+
+def test_a_put_goes_on_from_what_a_slow_one_has_sent(author):
+    """The newer PUT counts, and the older one can not take its place again."""
+    name, data = wheel_name(), make_wheel()
+    session = author.open({name: data}).json()["id"]
+    assert author.send(session, name, data[:100]).status_code == 204
+    with slow_put(author, session, name, len(data)) as slow:
+        assert author.send(session, name, data[:50], 0).status_code == 204
+        assert author.send(session, name, data[50:200], 50).status_code == 204
+        slow.sendall(b"x" * len(data))
+        assert b" 409 " in slow.recv(1000)
+    assert author.send(session, name, data[200:], 200).status_code == 204
+    assert author.publish(session).status_code == 201
+
+
+@pytest.mark.parametrize("session", ["x", "x" * 5000, "9" * 300, "%C3%A9", "%00", "..%2f.."])
+def test_an_id_that_no_session_has_is_404(author, session):
+    """However long or strange it is; nothing is made in the file system for it."""
+    assert author.publish(session).status_code in (400, 404)
+    assert author.send(session, "x.whl", b"x").status_code in (400, 404)

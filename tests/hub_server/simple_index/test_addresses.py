@@ -20,7 +20,10 @@ DIGEST = "0" * 64
         ("/alice/my-env/simple/numpy", IndexAddress("alice", "my-env", "numpy", False)),
         ("/alice/my-env/full/simple/numpy/", IndexAddress("alice", "my-env", "numpy", True, full=True)),
         (f"/files/alice/my-env/{DIGEST}/a.whl", FileAddress("alice", "my-env", DIGEST, "a.whl", False)),
-        (f"/files/alice/my-env/{DIGEST}/a.whl.metadata", FileAddress("alice", "my-env", DIGEST, "a.whl", True)),
+        (
+            f"/files/alice/my-env/{DIGEST}/a.whl.metadata",
+            FileAddress("alice", "my-env", DIGEST, "a.whl", True),
+        ),
         ("/", None),
         ("/alice", None),
         ("/alice/my-env", None),
@@ -39,7 +42,10 @@ def test_an_address_has_one_meaning(path, address):
 NAMES = st.text("abAB01-_.", min_size=1, max_size=12)
 
 
-@given(NAMES, st.sampled_from(["/simple/", "/alice/simple/", "/alice/my-env/simple/", "/alice/my-env/full/simple/"]))
+@given(
+    NAMES,
+    st.sampled_from(["/simple/", "/alice/simple/", "/alice/my-env/simple/", "/alice/my-env/full/simple/"]),
+)
 def test_every_spelling_leads_to_the_one_that_is_served(name, start):
     """A redirect ends after one step, at an address of the same index."""
     for spelling in (f"{start}{name}", f"{start}{name}/"):
@@ -59,4 +65,14 @@ def test_no_path_is_an_error(text):
     for path in (text, f"/{text}", f"/simple/{text}", f"/alice/{text}/simple/{text}", f"/files/{text}/b/c/d"):
         address = parse(path)
         if isinstance(address, IndexAddress):
-            assert address.is_normal or address.normal_path() is None or address.normal_path().isascii()
+            to = address.normal_path()
+            assert address.is_normal or to is None or (to.isascii() and not to.startswith("//"))
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["//evil.com/simple/Foo", "//evil.com/simple", "//a/full/simple/A_B", "//simple/A_B", "/%/simple/A_B"],
+)
+def test_nobody_is_sent_to_another_host(path):
+    """A location that begins with two slashes would name one."""
+    assert parse(path).normal_path() is None
