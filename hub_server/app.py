@@ -55,8 +55,8 @@ def create_app(settings: Settings) -> FastAPI:
     app.add_middleware(Watch, settings=settings)
     for kind in (OperationalError, NoConnectionError, StorageError):
         app.add_exception_handler(kind, _answer_unavailable)
-    for kind in (DataError, UnicodeEncodeError, OverflowError):
-        app.add_exception_handler(kind, _answer_unstorable)
+    for value_error in (DataError, UnicodeEncodeError, OverflowError):
+        app.add_exception_handler(value_error, _answer_unstorable)
     app.add_exception_handler(OSError, _answer_no_room)
     app.add_exception_handler(Problem, _answer_problem)
     app.add_exception_handler(RefusedError, _answer_refused)

@@ -104,9 +104,13 @@ def find_place(
 
 
 def admit(session: Session, principal: Principal, place: Place) -> None:
-    """May the caller publish this name, and does it take uploads?"""
-    scope = "publish:new" if place.project_id is None else "publish"
-    require(session, principal, scope, place.owner, place.name)
+    """May the caller publish this name, and does it take uploads?
+
+    Both rights are asked for in one order: a refusal tells nobody whether a private project is there.
+    """
+    require(session, principal, "publish", place.owner, place.name)
+    if place.project_id is None:
+        require(session, principal, "publish:new", place.owner, place.name)
     if place.status in ("archived", "quarantined"):
         raise ProjectArchived(f"{place.owner.slug}/{place.name} is {place.status} and takes no uploads")
 

@@ -14,6 +14,7 @@ import hmac
 import os
 import secrets
 from collections.abc import Iterator
+from io import BufferedRandom
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -160,13 +161,13 @@ class FileWriter:
         self.context, self.file = context, file
         self.path = path_of(context, file)
         self.at = offset
-        self._out: BinaryIO | None = None
+        self._out: BufferedRandom | None = None
         if offset > (here := received(context, file)):
             raise self._wrong_offset(f"has {here:,} bytes here, not {offset:,}")
         if not file.stored:
             self._out = self._own_file(offset)
 
-    def _own_file(self, offset: int) -> BinaryIO:
+    def _own_file(self, offset: int) -> BufferedRandom:
         mine = self.path.with_name(f"{self.path.name}-{secrets.token_hex(8)}")
         out = mine.open("x+b")
         try:
