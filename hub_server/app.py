@@ -83,10 +83,16 @@ def _answer_unavailable(request: Request, error: Exception) -> JSONResponse:
     return _answer_problem(request, Unavailable(f"the hub's {what} does not answer", headers={"Retry-After": "10"}))
 
 
+_NO_ROOM = (
+    errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE,
+)  # fmt: skip
+"""The disk or the quota is full, what is there may not be written, or the process has no descriptor left."""
+
+
 def _answer_no_room(request: Request, error: Exception) -> JSONResponse:
     """A disk that is full, or takes nothing, is no fault of the request; any other error of the system is ours."""
     assert isinstance(error, OSError)
-    if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
+    if error.errno not in _NO_ROOM:
         raise error
     structlog.get_logger().error("the disk takes nothing", exc_info=error)
     return _answer_problem(request, NoSpace("the hub has no room for it now", headers={"Retry-After": "60"}))

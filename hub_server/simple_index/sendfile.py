@@ -17,7 +17,9 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
+
+from hub_server.operations.connections import BoundedProtocol
 
 EXTENSION = "http.response.zerocopysend"
 SMALL = 256 * 1024
@@ -32,7 +34,7 @@ TURN_S = 0.25
 _threads = ThreadPoolExecutor(8, "sendfile")
 
 
-class ZeroCopyProtocol(HttpToolsProtocol):
+class ZeroCopyProtocol(BoundedProtocol):
     """The protocol that `hub serve` speaks."""
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
