@@ -16,14 +16,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import App, CycloptsError, Parameter
 
-from hub_server.problems import Problem
+from hub_server.problems import DOCS, Problem
 from hub_server.settings import Settings, load_settings
 from verifiers.errors import ConfigError, Error, ExitCode
 
 if TYPE_CHECKING:
     from hub_server.context import Context
 
-Json = Annotated[bool, Parameter(help="One JSON value on stdout.", negative="")]
+Json = Annotated[bool, Parameter(help="One JSON object on stdout.", negative="")]
+
+ERRORS_PAGE = "docs/reference/errors.md#classes"
 
 STORE = ("data", "database_url", "storage")
 """The settings that say where a hub is: what commands beside a running server need."""
@@ -73,16 +75,22 @@ def run(arguments: list[str]) -> int:
         result = app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
         return int(result) if isinstance(result, int) else ExitCode.OK
     except CycloptsError as error:
-        return _fail(ConfigError(str(error).strip(), hint="python -m hub_server COMMAND --help lists the flags."))
+        hint = f"hub {' '.join(arguments[:1])} --help lists the flags."
+        return _fail(ConfigError(str(error).strip(), hint=hint), arguments)
     except Error as error:
-        return _fail(error)
+        return _fail(error, arguments)
     except Problem as problem:
-        return _fail(ConfigError(problem.message, hint=problem.hint))
+        return _fail(ConfigError(problem.message, hint=problem.hint), arguments, problem.code, DOCS)
     except KeyboardInterrupt:
         return ExitCode.INTERRUPTED
 
 
-def _fail(error: Error) -> int:
+def _fail(error: Error, arguments: list[str], code: str | None = None, docs: str = ERRORS_PAGE) -> int:
+    """Tell it as the SDK's commands do, with --json on stdout as well."""
+    if "--json" in arguments:
+        code = code or getattr(error, "code", None) or type(error).__name__.removesuffix("Error").lower()
+        told = {"code": code, "message": str(error), "hint": error.hint, "docs": docs}
+        _print_json({"event": "error", "error": told})
     sys.stderr.write(f"error: {error}\nhint: {error.hint}\n")
     return error.exit_code
 
@@ -132,7 +140,7 @@ def list_owners(*, json: Json = False, **given: Any) -> None:
     with _hub(given) as context:
         found = owners(context)
     if json:
-        _print_json(found)
+        _print_json({"owners": found})
     for one in [] if json else found:
         admin_of_all = ", admin of the hub" if one["site_admin"] else ""
         counts = f"{one['projects']} projects, {one['tokens']} tokens"
@@ -180,7 +188,7 @@ def list_tokens(owner: str, /, *, json: Json = False, **given: Any) -> None:
     with _hub(given) as context:
         found = tokens(context, owner)
     if json:
-        _print_json(found)
+        _print_json({"tokens": found})
     for one in [] if json else found:
         used = f"used {one['last_used_at'] or 'never'}"
         sys.stdout.write("  ".join([one["id"], one["state"], ",".join(one["scopes"]), used, one["name"]]) + "\n")

@@ -170,9 +170,22 @@ def require(
     if principal is None:
         raise NotLoggedIn()
     if not may(session, principal, scope, owner, name, role):
+        if principal.allows(scope, owner.slug, name):
+            raise no_role(session, principal, owner, role)
         what = f"{owner.slug}/{name}" if name else owner.slug
         raise Denied(f"{principal.slug}'s token {principal.token_id} does not allow {scope} on {what}")
     return principal
+
+
+def no_role(session: Session, principal: Principal, owner: Owner, role: str) -> Denied:
+    """The refusal where the token would do, and its owner may not: another token would not help."""
+    if owner.kind == "user":
+        hint = "A project of several people belongs to an organisation: hub owner list shows yours."
+        return Denied(f"only {owner.slug} may do this, and you are {principal.slug}", hint=hint)
+    held = role_of(session, principal, owner.id)
+    has = f"is {held} of {owner.slug}" if held else f"has no role in {owner.slug}"
+    hint = f"Ask an admin of {owner.slug}: hub owner add {owner.slug} {principal.slug} --role {role}"
+    return Denied(f"{principal.slug} {has}, and this takes the role {role}", hint=hint)
 
 
 def require_role(
@@ -180,5 +193,7 @@ def require_role(
 ) -> None:
     """Denied unless the caller may do this to some project of the owner; to which, `require` decides."""
     held = role_of(session, principal, owner.id)
-    if not principal.allows(scope) or held is None or ROLES.index(held) < ROLES.index(role):
+    if principal.allows(scope) and (held is None or ROLES.index(held) < ROLES.index(role)):
+        raise no_role(session, principal, owner, role)
+    if not principal.allows(scope):
         raise Denied(f"{principal.slug}'s token {principal.token_id} does not allow {scope} for {owner.slug}")

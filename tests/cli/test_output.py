@@ -113,6 +113,8 @@ def test_tables_align_numbers_to_the_right(capsys):
     """Text is left-aligned, numbers right, and there is no trailing space."""
     Output().table(["name", "score"], [["a", "1.5"], ["long", "12.25"]])
     assert capsys.readouterr().out == "name  score\na       1.5\nlong  12.25\n"
+    Output().table(["id", "on"], [["042" * 4, "2026-11-30"]])
+    assert capsys.readouterr().out == "id            on\n042042042042  2026-11-30\n"
 
 
 def test_json_leaves_stdout_to_objects(capsys):

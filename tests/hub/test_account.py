@@ -136,6 +136,12 @@ def test_an_organisation_is_made_and_has_members(hub, owner, person, tmp_path):
     members = person.hub("owner", "members", team, "--json").data["members"]
     assert {one["user"]: one["role"] for one in members} == {owner.slug: "admin", new["owner"]: "publisher"}
     assert person.hub("owner", "remove", team, owner.slug).code == 1
+    bob = Person(tmp_path / "bob", hub.url, new["token"])
+    refused = bob.hub("owner", "add", team, owner.slug, "--role", "reader")
+    assert refused.code == 3
+    assert f"{new['owner']} is publisher of {team}, and this takes the role admin" in refused.err
+    assert f"hub owner add {team} {new['owner']} --role admin" in refused.err
+    assert f"only {owner.slug} may do this" in bob.hub("audit", "--owner", owner.slug).err
     assert person.hub("owner", "remove", team, new["owner"], "--json").data["removed"] == new["owner"]
     assert team in person.hub("owner", "list").out
     told = person.hub("audit", "--owner", team, "--json").data["events"]

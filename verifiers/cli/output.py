@@ -94,6 +94,11 @@ def error_page(error: BaseException) -> str:
     return named if isinstance(named, str) else ERRORS_PAGE
 
 
+def _is_number(cell: str) -> bool:
+    """Whether a cell begins as a number does and is none of what only looks so: a digest, an id, a day."""
+    return bool(re.match(r"[-+\d–]", cell)) and not re.fullmatch(r"[0-9a-f]{12,64}|\d{4}-\d\d-\d\d", cell)
+
+
 def _is_gone(stream: Any) -> bool:
     """Whether code of an environment has closed a stream, or put nothing in its place."""
     return stream is None or getattr(stream, "closed", False)
@@ -140,9 +145,7 @@ class Output:
             return
         lines = [list(header), *[list(row) for row in rows]]
         widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
-        numeric = [
-            all(re.match(r"[-+\d–]", row[column] or "–") for row in rows) for column in range(len(header))
-        ]
+        numeric = [all(_is_number(row[column] or "–") for row in rows) for column in range(len(header))]
         for number, line in enumerate(lines):
             cells = [
                 cell.rjust(width) if right else cell.ljust(width)

@@ -64,7 +64,7 @@ class Preparer:
         done = install(hub, [one], target, options)
         chosen = next(package for package in done.packages if package.id.startswith(f"{one.project}@"))
         importlib.invalidate_caches()
-        self.note(f"{one} is {chosen.described} of {hub.url}")
+        self.note(f"{chosen.described} of {hub.url}")
         return find_installed(chosen.id)
 
     def _fetched(self, hub: HubClient, one: HubId, target: Target) -> FoundEnvironment:
@@ -76,7 +76,7 @@ class Preparer:
             HubWheel(name=package.name, path=str(path), url=package.file.url, sha256=package.file.sha256)
             for package, path in zip(packages, paths, strict=True)
         ]
-        self.note(f"{one} is {packages[0].described} of {hub.url}")
+        self.note(f"{packages[0].described} of {hub.url}")
         version = packages[0].release.version
         return FoundEnvironment(packages[0].id, paths[0], version, False, _defaults(paths[0]), tuple(wheels))
 

@@ -33,7 +33,7 @@ def test_owners_are_listed(admin):
     assert admin("list-owners").stdout.splitlines() == [
         "acme  organisation, 0 projects, 1 tokens", "alice  user, 0 projects, 1 tokens",
     ]  # fmt: skip
-    found = json.loads(admin("list-owners", "--json").stdout)
+    found = json.loads(admin("list-owners", "--json").stdout)["owners"]
     assert [(one["owner"], one["kind"], one["tokens"]) for one in found] == [
         ("acme", "organisation", 1), ("alice", "user", 1),
     ]  # fmt: skip
@@ -53,7 +53,8 @@ def test_tokens_are_made_listed_and_revoked(admin):
     made = admin("token", "create", "alice", "--scope", "read", "--days", "1", "--name", "ci")
     token = made.stdout.strip()
     assert token.startswith("envhub_")
-    (mine,) = [one for one in json.loads(admin("token", "list", "alice", "--json").stdout) if one["name"] == "ci"]
+    told = json.loads(admin("token", "list", "alice", "--json").stdout)
+    (mine,) = [one for one in told["tokens"] if one["name"] == "ci"]
     assert (mine["state"], mine["scopes"], mine["expires_at"] is None) == ("works", ["read"], False)
     listed = admin("token", "list", "alice").stdout
     assert mine["id"] in listed
@@ -97,3 +98,12 @@ def test_only_the_sdk_comes_in_that_way(admin, tmp_path):
     assert refused.returncode != 0
     assert "Traceback" not in refused.stderr
     assert admin("add-sdk", tmp_path / "none.whl").returncode == 2
+
+
+def test_an_error_is_one_object_with_json(admin):
+    """A script reads what was wrong from stdout, in the shape that every command has."""
+    done = admin("token", "list", "nobody", "--json")
+    told = json.loads(done.stdout)
+    assert done.returncode != 0
+    assert (told["event"], told["error"]["code"]) == ("error", "not-found")
+    assert set(told["error"]) == {"code", "message", "hint", "docs"}

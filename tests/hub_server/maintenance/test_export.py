@@ -166,7 +166,7 @@ def test_the_commands(tmp_path):
     assert done.returncode == 0, done.stderr
     new = {"HUB_DATA": str(tmp_path / "new")}
     assert run_server("fsck", settings=new).returncode == 0
-    owners = json.loads(run_server("admin", "list-owners", "--json", settings=new).stdout)
+    owners = json.loads(run_server("admin", "list-owners", "--json", settings=new).stdout)["owners"]
     assert [(one["owner"], one["projects"]) for one in owners] == [("alice", 2), ("bob", 1)]
 
 

@@ -111,7 +111,7 @@ def pull(
     from verifiers.hub.ids import parse_id
     from verifiers.hub.install import warn_of_yanks
     from verifiers.hub.pull import pull as pull_id
-    from verifiers.hub.resolve import Wanted, short
+    from verifiers.hub.resolve import Wanted
     from verifiers.hub.target import find_target
 
     output = flags.output()
@@ -124,5 +124,5 @@ def pull(
     output.event(
         {"id": pulled.chosen.id, "kind": pulled.kind, "sha256": pulled.file.sha256, "folder": str(pulled.folder)}
     )
-    output.result(f"{pulled.chosen.id} ({short(pulled.file.sha256)}) is in {pulled.folder}")
+    output.result(f"{pulled.chosen.described} is in {pulled.folder}, from {pulled.file.filename}")
     return ExitCode.OK
