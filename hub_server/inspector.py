@@ -1,11 +1,13 @@
 """A pool of processes that look into uploads (`verifiers.hub.package.worker`).
 
     inspector = Inspector(processes=2)
-    facts = inspector.inspect(path, "my_env-0.1.0-py3-none-any.whl", Policy())
+    facts = inspector.inspect(path, "my_env-0.1.0-py3-none-any.whl", Policy(), account="alice")
     inspector.close()
 
 The source of an upload is parsed, and hostile source can exhaust the parser, memory or time: that ends a process of
 the pool, never the server. The upload is then refused with the rule `inspection-failed`, and the process replaced.
+A process that comes free goes to the account that has the fewest: however many slow files one account sends, the next
+one waits for one of them at most. BusyError tells when none comes free in time.
 Threads share a pool; each server process has its own, and one that is forked starts afresh.
 """
 
@@ -15,14 +17,15 @@ import contextlib
 import json
 import logging
 import os
-import queue
 import select
 import signal
 import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +43,10 @@ PATIENCE = 60.0
 """Seconds until the answer for a small file must be there, whatever else the machine does."""
 BYTES_A_SECOND = 8 << 20
 """What a larger file is given more."""
+WAITING_SECONDS = 30.0
+"""For a process to come free."""
+WAITING_FILES = 16
+"""Of one account. Each keeps a thread of the server."""
 FILES = 10_000
 """After so many a process is replaced: what Python does not give back of its memory goes with it."""
 
@@ -48,28 +55,51 @@ class EndedError(Exception):
     """The process ended, or was ended, in the middle of a file."""
 
 
+class BusyError(Exception):
+    """No process came free in time, or the account has too many files waiting for one."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Turn:
+    """A file that waits for a process."""
+
+    account: str
+
+
 class Inspector:
     """Processes that inspect files for the threads of this one. They start when they are first needed."""
 
     def __init__(
-        self, processes: int = 2, *, memory: int = MEMORY, seconds: float = SECONDS, patience: float = PATIENCE
+        self,
+        processes: int = 2,
+        *,
+        memory: int = MEMORY,
+        seconds: float = SECONDS,
+        patience: float = PATIENCE,
+        waiting: float = WAITING_SECONDS,
     ) -> None:
         self._size = processes
         self._memory = memory
         self._seconds = seconds
         self._patience = patience
-        self._lock = threading.Lock()
-        self._owner = 0
-        self._idle: queue.SimpleQueue[_Process | None] = queue.SimpleQueue()
+        self._waiting_seconds = waiting
+        self._changed = threading.Condition()
+        self._pid = 0
+        self._idle: list[_Process | None] = []  # None is a place for one that has yet to be started
+        self._turns: list[_Turn] = []
+        self._held: Counter[str] = Counter()
         self._closed = False
         self.on_end: Callable[[], None] = lambda: None
         """Called when a file has ended a process."""
 
-    def inspect(self, path: Path, filename: str, policy: Policy) -> FileFacts:
-        """What a file says, or RefusedError, as `verifiers.hub.package.inspect.inspect_file`; from any thread."""
+    def inspect(self, path: Path, filename: str, policy: Policy, account: str = "") -> FileFacts:
+        """What a file says, or RefusedError, as `verifiers.hub.package.inspect.inspect_file`; from any thread.
+
+        account: whose file it is. Raises BusyError where no process comes free.
+        """
         more = path.stat().st_size / BYTES_A_SECOND
         request = {"path": str(path), "filename": filename, "policy": policy.to_dict(), "seconds": self._seconds + more}
-        reply = self._ask(encoded(request), self._patience + more)
+        reply = self._ask(encoded(request), self._patience + more, account)
         if "refused" in reply:
             raise RefusedError.from_dict(reply["refused"])
         if "failed" in reply:
@@ -77,10 +107,9 @@ class Inspector:
             refuse("inspection-failed", "it can not be looked into, by a fault of the hub's, which is in its log")
         return FileFacts.from_dict(reply["facts"])
 
-    def _ask(self, request: bytes, patience: float) -> dict[str, Any]:
+    def _ask(self, request: bytes, patience: float, account: str) -> dict[str, Any]:
         """Have one of the processes answer, once one is free."""
-        idle = self._queue()
-        process = idle.get()  # None is a place for one that has yet to be started
+        process = self._take(account)
         keep = False
         try:
             if process is None or not process.is_alive():
@@ -94,30 +123,54 @@ class Inspector:
         finally:
             if process is not None and not keep:  # one that did not answer could answer too late
                 process.end()
-            idle.put(process if keep else None)
+            self._give_back(process if keep else None, account)
+
+    def _take(self, account: str) -> _Process | None:
+        """The next process, once it is this account's turn."""
+        turn = _Turn(account)
+        with self._changed:
+            self._begin()
+            if sum(one.account == account for one in self._turns) >= WAITING_FILES:
+                raise BusyError(f"more than {WAITING_FILES} files of {account or 'one account'} wait to be inspected")
+            self._turns.append(turn)
+            try:
+                if not self._changed.wait_for(lambda: self._idle and self._next() is turn, self._waiting_seconds):
+                    raise BusyError(f"nothing came free to inspect it for {self._waiting_seconds:g} s")
+            finally:
+                self._turns.remove(turn)
+                self._changed.notify_all()
+            self._held[account] += 1
+            return self._idle.pop(0)
+
+    def _next(self) -> _Turn:
+        """Of the account that holds the fewest processes, the one that has waited longest."""
+        return min(self._turns, key=lambda turn: self._held[turn.account])
+
+    def _give_back(self, process: _Process | None, account: str) -> None:
+        with self._changed:
+            self._held[account] -= 1
+            if not self._held[account]:
+                del self._held[account]
+            self._idle.append(process)
+            self._changed.notify_all()
 
     def close(self) -> None:
         """End the processes, after the files that they are at."""
-        with self._lock:
+        with self._changed:
             self._closed = True
-            if self._owner != os.getpid():
+            if self._pid != os.getpid():
                 return
-        for _ in range(self._size):
-            process = self._idle.get()
-            if process is not None:
+            self._changed.wait_for(lambda: len(self._idle) == self._size)
+            for process in filter(None, self._idle):
                 process.end()
-        for _ in range(self._size):
-            self._idle.put(None)
+            self._idle = [None] * self._size
 
-    def _queue(self) -> queue.SimpleQueue[_Process | None]:
-        """The idle processes of this one; those of a process that this one was forked from are not its own."""
-        with self._lock:
-            if self._owner != os.getpid():
-                self._owner = os.getpid()
-                self._idle = queue.SimpleQueue()
-                for _ in range(self._size):
-                    self._idle.put(None)
-            return self._idle
+    def _begin(self) -> None:
+        """Start anew in a process that was forked: the processes of the one that it comes from are not its own."""
+        if self._pid != os.getpid():
+            self._pid = os.getpid()
+            self._idle = [None] * self._size
+            self._turns, self._held = [], Counter()
 
     def _started_instead_of(self, process: _Process | None) -> _Process:
         if process is not None:

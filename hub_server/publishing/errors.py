@@ -75,6 +75,13 @@ class NoSpace(Unavailable):
     hint = "Whoever runs the hub must make room; then send the file again."
 
 
+class InspectorsBusy(Unavailable):
+    """Too many uploads are being inspected."""
+
+    code = "inspectors-busy"
+    hint = "Send the file again in a while. Whoever runs the hub can give it more HUB_INSPECTORS."
+
+
 class VisibilityDiffers(Conflict):
     """A project is made public or private by its admins, not by a release."""
 

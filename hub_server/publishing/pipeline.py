@@ -18,10 +18,11 @@ from sqlalchemy.orm import Session
 from hub_server.accounts.service import Principal
 from hub_server.context import Context
 from hub_server.fault_points import reach
+from hub_server.inspector import BusyError
 from hub_server.operations.metrics import UPLOADS
 from hub_server.publishing import service
 from hub_server.publishing.closure import check_closure
-from hub_server.publishing.errors import Disagreement
+from hub_server.publishing.errors import Disagreement, InspectorsBusy
 from hub_server.publishing.receive import Upload
 from hub_server.security.rates import spend
 from verifiers.hub.package.facts import FileFacts, Policy
@@ -123,8 +124,11 @@ def inspect_files(publication: Publication) -> None:
         name=publication.told_name,
         version=publication.told_version,
     )
-    inspect = publication.context.inspector.inspect
-    publication.facts = [inspect(upload.path, upload.filename, policy) for upload in publication.pending]
+    inspect, account = publication.context.inspector.inspect, publication.principal.slug
+    try:
+        publication.facts = [inspect(one.path, one.filename, policy, account) for one in publication.pending]
+    except BusyError as error:
+        raise InspectorsBusy(str(error), headers={"Retry-After": "10"}) from error
 
 
 def compare(publication: Publication) -> None:
