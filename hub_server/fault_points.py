@@ -11,10 +11,13 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 
 POINTS = ("after-temp-file", "after-blob", "before-commit", "after-commit", "during-sweep")
 
 VARIABLE = "HUB_FAULT_POINT"
+STANDSTILL = 600.0
+"""Seconds in which the test must kill the process."""
 
 
 def reach(point: str) -> None:
@@ -23,3 +26,4 @@ def reach(point: str) -> None:
         sys.stderr.write(f"fault point {point}\n")
         sys.stderr.flush()
         os.kill(os.getpid(), signal.SIGSTOP)
+        time.sleep(STANDSTILL)  # the kernel stops this thread only after another one has taken the signal
