@@ -16,6 +16,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, ClassVar
 
 from sqlalchemy import JSON, Connection, DateTime, Dialect, MetaData, String, Table, create_engine, event
+from sqlalchemy.exc import TimeoutError as NoTurnError
 from sqlalchemy.orm import DeclarativeBase, Session
 from sqlalchemy.types import TypeDecorator
 
@@ -70,6 +71,21 @@ def now() -> dt.datetime:
     return dt.datetime.now(dt.UTC)
 
 
+class _Turn:
+    """A lock that nobody waits for longer than for SQLite's own: a database that another process holds must not take
+    all threads, one after another, from those who only read."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> None:
+        if not self._lock.acquire(timeout=BUSY_MS / 1000):
+            raise NoTurnError("the writers before this one have not come to an end")
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
 class Database:
     """The engine and its sessions. Made once a process; usable from all its threads."""
 
@@ -83,7 +99,7 @@ class Database:
         self._reading = self.engine.execution_options(**reading)
         # SQLite's own waiting asks again after ever longer pauses, up to a tenth of a second, and serves nobody in
         # turn: the threads of one process wait here instead.
-        self._turn: AbstractContextManager[object] = threading.Lock() if self.is_sqlite else nullcontext()
+        self._turn: AbstractContextManager[object] = _Turn() if self.is_sqlite else nullcontext()
         if self.is_sqlite:
             event.listen(self.engine, "connect", _prepare_sqlite)
             event.listen(self.engine, "begin", _begin_sqlite)
