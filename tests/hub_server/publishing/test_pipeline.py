@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
 import hashlib
+import os
 import secrets
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -19,13 +23,14 @@ from hub_server.migrations.upgrade import upgrade
 from hub_server.packages.models import File, Project, Release
 from hub_server.problems import Denied, Problem
 from hub_server.publishing import sessions
-from hub_server.publishing.errors import NoSession
+from hub_server.publishing.errors import InspectorsBusy, NoSession
 from hub_server.publishing.models import UploadSession
 from hub_server.publishing.pipeline import Publication, publish
 from hub_server.publishing.receive import Upload
 from hub_server.settings import Settings
 from hub_server.storage import FolderStorage
 from tests.support.archives import make_sdist, make_wheel, sdist_name, wheel_name
+from verifiers.hub.package.facts import Policy
 from verifiers.hub.package.refusal import RefusedError
 from verifiers.hub.schema import NewFile, NewSession
 
@@ -308,3 +313,27 @@ def test_the_check_report_is_kept_with_the_release(desk):
     (release,), (session,) = desk.all(Release), desk.all(UploadSession)
     assert (release.check_report, session.state, session.open_key) == (report, "published", None)
     assert list(desk.context.storage.incoming.iterdir()) == []
+
+
+def test_who_finds_no_inspector_is_told_to_come_again(desk, tmp_path):
+    """503 with Retry-After while the only process is at another account's file; nothing is published."""
+    inspector = Inspector(1, waiting=0.2)
+    desk.context = dataclasses.replace(desk.context, inspector=inspector)
+    os.mkfifo(tmp_path / "slow")
+    slow = threading.Thread(target=refused_after_all, args=(inspector, tmp_path / "slow"))
+    slow.start()
+    while not inspector._held["mallory"]:
+        time.sleep(0.01)
+    with pytest.raises(InspectorsBusy) as busy:
+        desk.wheel()
+    (tmp_path / "slow").open("wb").close()  # what the process has been waiting for
+    slow.join()
+    assert (busy.value.status, busy.value.headers["Retry-After"]) == (503, "10")
+    assert desk.all(Release) == []
+    assert desk.wheel().created
+    inspector.close()
+
+
+def refused_after_all(inspector, path):
+    with pytest.raises(RefusedError):
+        inspector.inspect(path, wheel_name(), Policy(), "mallory")
