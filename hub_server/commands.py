@@ -57,7 +57,10 @@ def _flag(name: str, annotation: Any) -> inspect.Parameter:
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
 
-app = App(name="hub", help="Serve a hub and look after it.", help_format="plaintext", version_flags=[])
+app = App(
+    name="hub", help="Serve a hub and look after it.", help_format="plaintext", version_flags=[],
+    suppress_keyboard_interrupt=False,
+)  # fmt: skip
 admin = App(name="admin", help="Owners, tokens and the SDK's wheel, on the machine of the hub.")
 app.command(admin)
 token = App(name="token", help="Tokens of any owner.")
@@ -82,6 +85,7 @@ def run(arguments: list[str]) -> int:
     except Problem as problem:
         return _fail(ConfigError(problem.message, hint=problem.hint), arguments, problem.code, DOCS)
     except KeyboardInterrupt:
+        sys.stderr.write("interrupted\n")
         return ExitCode.INTERRUPTED
 
 

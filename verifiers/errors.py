@@ -509,6 +509,7 @@ class HubDigestError(HubError):
 class HubUnavailableError(HubError):
     """The hub does not answer, is overloaded, or read-only."""
 
+    code = "hub-unavailable"
     exit_code = ExitCode.UNAVAILABLE
     hint = "Check the URL (--hub-url) and that the hub is running; try again later."
 

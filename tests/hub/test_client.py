@@ -3,8 +3,14 @@
 import httpx
 import pytest
 
+from hub_server.commands import app as server
+from verifiers.cli.eval import app as evaluate
+from verifiers.cli.hub import main as command
+from verifiers.cli.init import app as init
+from verifiers.cli.install import app as install
 from verifiers.cli.output import error_object
-from verifiers.errors import HubDeniedError, HubError, HubNotFoundError, HubUnavailableError
+from verifiers.cli.validate import app as validate
+from verifiers.errors import ExitCode, HubDeniedError, HubError, HubNotFoundError, HubUnavailableError
 from verifiers.hub.client import HubClient, find_hub_url, refusal
 
 URL = "https://hub.example"
@@ -62,3 +68,29 @@ def test_no_project_decides_where_the_token_goes(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("VF_CONFIG", str(tmp_path / "none.toml"))
     assert find_hub_url() is None
+
+
+def test_an_interrupt_is_no_fault_of_the_command(monkeypatch, capsys):
+    """Ctrl-C ends a command with 130 and one word."""
+
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(HubClient, "request", interrupted)
+    assert command.run(["search", "--hub-url", URL]) == ExitCode.INTERRUPTED
+    assert capsys.readouterr().err == "interrupted\n"
+
+
+@pytest.mark.parametrize("app", [evaluate, init, install, validate, command.app, server], ids=lambda app: app.name[0])
+def test_no_command_hides_an_interrupt(app):
+    """An interrupt reaches what answers for it, and is not made an exit on the way."""
+
+    @app.command(name="interrupt-me")
+    def interrupt_me():
+        raise KeyboardInterrupt
+
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            app(["interrupt-me"], exit_on_error=False, print_error=False, result_action="return_value")
+    finally:
+        del app["interrupt-me"]

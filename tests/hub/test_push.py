@@ -92,6 +92,9 @@ def test_push_publishes_once_and_raises_the_version(hub, project):
     raised = hub_push(hub, owner, project, "--yes", "--bump", "minor")
     assert raised.returncode == 0, raised.stderr
     assert 'version = "0.3.0"  # raised by hub push' in (project / "pyproject.toml").read_text()
+    assert "--hub-url" not in raised.stdout
+    elsewhere = hub.url.replace("127.0.0.1", "localhost")
+    assert f"@0.3.0 --hub-url {elsewhere}" in hub_push(hub, owner, project, "--yes", "--hub-url", elsewhere).stdout
 
 
 @pytest.mark.slow

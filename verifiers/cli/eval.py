@@ -209,6 +209,7 @@ def _version() -> str:
 
 app = App(
     name="vf-eval",
+    suppress_keyboard_interrupt=False,  # run_command answers for it
     help=(
         "Evaluate a model on environments: play tasks, score them, save every rollout.\n\n"
         "  vf-eval arithmetic -m local          the embedded model, no key needed\n"

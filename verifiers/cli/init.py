@@ -145,6 +145,7 @@ def write(
 
 app = App(
     name="vf-init",
+    suppress_keyboard_interrupt=False,  # run_command answers for it
     help="Write a new environment that runs at once: module, pyproject, card and test.",
     help_epilogue="Examples:\n\nvf-init my-env\n\nvf-init my-game --kind multi-turn -p ./environments",
     help_format="plaintext",

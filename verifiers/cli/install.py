@@ -60,6 +60,7 @@ class InstallFlags:
 
 app = App(
     name="vf-install",
+    suppress_keyboard_interrupt=False,  # run_command answers for it
     help=(
         "Install an environment into this Python; nothing that is installed is upgraded.\n\n"
         "  vf-install my-env                      ./environments/my_env, editable\n"

@@ -33,6 +33,7 @@ def _flag(text: str, letter: str | None = None, **more: Any) -> Parameter:
 
 app = App(
     name="vf-validate",
+    suppress_keyboard_interrupt=False,  # run_command answers for it
     help=(
         "Check an environment without a model: does it load, is its data sound, does a perfect reply earn the most\n"
         "and a useless one nothing, is scoring repeatable? Exit code 1 if there is an error.\n\n"

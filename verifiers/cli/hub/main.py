@@ -60,6 +60,7 @@ def _version() -> str:
 
 app = App(
     name="hub",
+    suppress_keyboard_interrupt=False,  # run_command answers for it
     help=(
         "Publish environments, pin them, install them.\n\n"
         "  hub push my-env                  build, check and publish an environment\n"

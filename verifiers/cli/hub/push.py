@@ -117,6 +117,7 @@ def show(plan: Plan, output: Output) -> None:
 
 def _tell(plan: Plan, published: Published, raised: str | None, output: Output) -> None:
     """What is there now, and how to get it."""
+    from verifiers.hub.client import find_hub_url
     from verifiers.hub.schema import Published as _Published
 
     assert isinstance(published, _Published)
@@ -124,7 +125,8 @@ def _tell(plan: Plan, published: Published, raised: str | None, output: Output) 
     for remark in published.warnings:
         output.warning(remark)
     output.result(f"published {plan.id} (sha256 {plan.digest[:12]})")
-    output.result(f"  hub install {plan.id}\n  vf-eval {plan.id}")
+    named = "" if find_hub_url() == plan.hub else f" --hub-url {plan.hub}"
+    output.result(f"  hub install {plan.id}{named}\n  vf-eval {plan.id}{named}")
     if raised is not None:
         output.note(f"pyproject.toml now says version {raised}")
 
