@@ -137,6 +137,14 @@ def authenticate(session: Session, text: str) -> Principal:
     )  # fmt: skip
 
 
+def check_still_valid(session: Session, principal: Principal) -> None:
+    """BadToken if the caller's token was revoked, or has expired, since the request began: an upload may take long."""
+    ends = select(Token.revoked_at, Token.expires_at).where(Token.id == principal.token_id)
+    token = session.execute(ends).one_or_none()  # none for what the hub itself publishes
+    if token is not None and (token.revoked_at or (token.expires_at is not None and token.expires_at <= now())):
+        raise BadToken(f"token {principal.token_id} was revoked, or expired, while the upload ran")
+
+
 def role_of(session: Session, principal: Principal | None, owner_id: int) -> str | None:
     """The caller's role with an owner: `admin` with itself and for the hub's admins, else as a member."""
     if principal is None:

@@ -18,7 +18,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
 from hub_server.accounts.models import Owner
-from hub_server.accounts.service import Principal, require, require_role
+from hub_server.accounts.service import Principal, check_still_valid, require, require_role
 from hub_server.context import Context
 from hub_server.database import now, table_of
 from hub_server.fault_points import reach
@@ -146,6 +146,7 @@ def commit_files(
     Returns whether anything was new: False if another publisher brought the same bytes meanwhile.
     """
     with context.database.write() as session:
+        check_still_valid(session, principal)
         project_id, fresh = _lock_project(session, principal, place, facts[0])
         new = list(facts)
         release = None

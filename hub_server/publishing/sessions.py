@@ -195,7 +195,7 @@ class FileWriter:
             self._out.close()
 
     def finish(self) -> int:
-        """If the file is complete, compare it with the promised digest. Returns how many bytes are here."""
+        """Close; if the file is complete, compare it with the promised digest. Returns how many bytes are here."""
         if self._out is None:
             return received(self.context, self.file)
         self._out.flush()
@@ -210,6 +210,7 @@ class FileWriter:
                 raise WrongDigest(f"{self.file.filename} was to have the sha256 {self.file.sha256}, and has {digest}")
             if whole:
                 _set_stored(self.context, [self.file], True)
+        self.close()
         return self.at
 
     def _is_current(self) -> bool:

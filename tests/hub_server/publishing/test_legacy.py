@@ -6,7 +6,7 @@ import pytest
 from tests.support.archives import make_sdist, make_wheel, sdist_name, wheel_name, write_sdist, write_wheel
 from tests.support.hub import running_hub
 from tests.support.uploads import multipart, post_body, post_upload, upload_body
-from verifiers.hub.schema import ReleaseInfo
+from verifiers.hub.schema import ReleaseInfo, Whoami
 
 
 def left_over(hub):
@@ -221,3 +221,22 @@ def test_new_projects_are_limited_where_the_hub_says_so(database_url, tmp_path):
         assert [answer.status_code for answer in answers] == [200] * 5 + [429]
         assert int(answers[-1].headers["retry-after"]) > 60
         assert post_upload(hub, owner.token, wheel_name("env-0"), make_wheel("env-0")).status_code == 200
+
+
+def test_a_token_that_is_revoked_while_it_uploads_publishes_nothing(hub):
+    """It was valid when the upload began, and is not when the release would become visible."""
+    owner, wheel = hub.owner(), make_wheel()
+    body = upload_body(wheel_name(), wheel, extra=[("description", None, b"x" * (3 << 20))])
+    with hub.client(owner.token) as client:
+        token = client.get("/api/v1/whoami", Whoami).token_id
+
+        def pieces():
+            yield body[: 2 << 20]  # more than the hub waits for before it asks who sends it
+            client.request("GET", "/api/v1/whoami")
+            client.request("DELETE", f"/api/v1/tokens/{token}")
+            yield body[2 << 20 :]
+
+        refused = post_body(hub, owner.token, pieces())
+    assert (refused.status_code, "[bad-token]" in refused.text) == (403, True), refused.text
+    assert httpx.get(f"{hub.url}/{owner.slug}/simple/demo-env/").status_code == 404
+    assert left_over(hub) == []
