@@ -252,11 +252,11 @@ def test_the_contents_of_a_wheel_are_listed(hub):
     """Each file with its size; its link shows its text, and nothing of it runs."""
     owner = hub.owner()
     evil = "<script>alert(1)</script>"
-    publish(hub, owner, files={"demo_env_data/a b#c.html": evil, "demo_env_data/<i>.txt": "x"})
+    publish(hub, owner, files={"demo_env_data/a b#c.html": evil, "demo_env_data/&lt;i.txt": "x"})
     (link,) = [link for link in get(hub, f"/{owner.slug}/demo-env/0.1.0").links() if link.endswith("/contents")]
     page = get(hub, link)
     check_form(page)
-    assert "demo_env_data/<i>.txt 1 B" in page.text
+    assert "demo_env_data/&lt;i.txt 1 B" in page.text
     (path,) = [link for link in page.links() if link.endswith(".html")]
     answer = httpx.get(f"{hub.url}{path}")
     assert (answer.text, answer.headers["content-type"]) == (evil, "text/plain; charset=utf-8")
