@@ -94,7 +94,7 @@ def test_sessions_opened_at_once(hub):
     sent = at_once(
         [lambda: httpx.put(f"{hub.url}{session}/{wheel_name()}", content=wheel, headers=headers, timeout=60)] * 3
     )
-    assert {answer.status_code for answer in sent} <= {204, 400}
+    assert {answer.status_code for answer in sent} <= {204, 409}  # the newest counts
     last = httpx.put(f"{hub.url}{session}/{wheel_name()}", content=wheel, headers=headers, timeout=60)
     assert last.status_code == 204, last.text
     done = at_once([lambda: httpx.post(f"{hub.url}{session}/publish", headers=headers, timeout=60)] * WRITERS)
