@@ -24,13 +24,6 @@ class BadPattern(Problem):
     hint = "A pattern is owner/name in lower case, with * for any characters: alice/* or alice/my-*."
 
 
-class BadOwnerName(Problem):
-    """A slug that is none. The code is that of the rule."""
-
-    code = "owner-name"
-    hint = "Choose another name for the owner."
-
-
 class OwnerTaken(Conflict):
     """There is an owner of that name."""
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from sqlalchemy import bindparam, select
 from sqlalchemy.orm import Session
 
-from hub_server.accounts.errors import BadOwnerName, BadToken, OwnerTaken
+from hub_server.accounts.errors import BadToken, OwnerTaken
 from hub_server.accounts.models import ROLES, Membership, Owner, Token
 from hub_server.accounts.patterns import check_pattern, matches
 from hub_server.database import now, table_of
@@ -18,7 +18,6 @@ from hub_server.journal import record
 from hub_server.problems import Denied, NotFound, NotLoggedIn
 from hub_server.security.tokens import digest, is_token, new_token
 from verifiers.hub.package.names import check_owner
-from verifiers.hub.package.refusal import RefusedError
 
 SCOPES = ("read", "publish", "publish:new", "yank", "results", "admin")
 """What a token may be for. `publish:new` may also make projects; `admin` is all of it and looking after the rest:
@@ -61,11 +60,8 @@ def create_owner(
     session: Session, slug: str, kind: str = "user", actor: str | None = None, *, site_admin: bool = False,
     token_id: str | None = None,
 ) -> Owner:  # fmt: skip
-    """A new owner. BadOwnerName for what is no slug, OwnerTaken if there is one of that name."""
-    try:
-        check_owner(slug)
-    except RefusedError as refused:
-        raise BadOwnerName(refused.message, code=refused.code, hint=refused.hint) from None
+    """A new owner. RefusedError for what is no slug, OwnerTaken if there is one of that name."""
+    check_owner(slug)
     if session.scalar(select(Owner).where(Owner.slug == slug)) is not None:
         raise OwnerTaken(f"there is an owner {slug}")
     owner = Owner(slug=slug, kind=kind, created_at=now(), site_admin=site_admin)

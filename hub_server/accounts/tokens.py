@@ -77,27 +77,24 @@ def revoke_token(session: Session, principal: Principal, token_id: str, with_der
         raise NotFound(f"there is no token {token_id}", hint="hub token list shows the ids.")
     if token.id != principal.token_id or with_derived:
         require(session, principal, "admin", token.owner, role="admin")
-    revoked = _revoke(session, [token_id], with_derived)
-    for one in revoked:
-        record(
-            session, "token.revoke", actor=principal.slug, token_id=principal.token_id, owner=one.owner.slug,
-            data={"token": one.id, "name": one.name},
-        )  # fmt: skip
-    return revoked
+    return revoke_tokens(session, [token_id], with_derived, actor=principal.slug, by=principal.token_id)
 
 
 def revoke_leaked(session: Session, texts: Sequence[str]) -> int:
     """Revoke what of these are valid tokens, with all made with them: who had one may have made more. How many."""
     digests = [digest(text) for text in texts if is_token(text)]
     found = session.scalars(select(Token.id).where(Token.sha256.in_(digests), Token.revoked_at.is_(None))).all()
-    revoked = _revoke(session, found, with_derived=True)
-    for one in revoked:
-        record(session, "token.leaked", owner=one.owner.slug, data={"token": one.id, "name": one.name})
-    return len(revoked)
+    return len(revoke_tokens(session, found, with_derived=True, action="token.leaked"))
 
 
-def _revoke(session: Session, ids: Sequence[str], with_derived: bool) -> list[Token]:
-    """Set what is valid of these to revoked, row by row: of two at once, one does it."""
+def revoke_tokens(
+    session: Session, ids: Sequence[str], with_derived: bool, *, action: str = "token.revoke",
+    actor: str | None = None, by: str | None = None,
+) -> list[Token]:  # fmt: skip
+    """Revoke what is valid of these, row by row: of two at once, one does it. An event for each. Asks for no rights.
+
+    by: the id of the token that does it.
+    """
     revoked: list[Token] = []
     seen: set[str] = set()
     while ids:
@@ -106,6 +103,9 @@ def _revoke(session: Session, ids: Sequence[str], with_derived: bool) -> list[To
         revoked += session.scalars(step.returning(Token)).all()
         derived = select(Token.id).where(Token.parent_id.in_(ids), Token.id.not_in(seen))
         ids = session.scalars(derived).all() if with_derived else []
+    for one in revoked:
+        data = {"token": one.id, "name": one.name}
+        record(session, action, actor=actor, token_id=by, owner=one.owner.slug, data=data)
     return revoked
 
 

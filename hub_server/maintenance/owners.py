@@ -10,9 +10,9 @@ from sqlalchemy import func, or_, select
 
 from hub_server.accounts.models import Owner, Token
 from hub_server.accounts.service import SCOPES, create_token, find_owner
+from hub_server.accounts.tokens import revoke_tokens
 from hub_server.context import Context
 from hub_server.database import now
-from hub_server.journal import record
 from hub_server.packages.models import Project
 from hub_server.problems import NotFound
 from verifiers.errors import ConfigError
@@ -72,19 +72,9 @@ def state_of(token: Token) -> str:
 def revoke(context: Context, token_id: str) -> list[str]:
     """Revoke a token and those that were made with it. Returns the ids. NotFound if there is no such token."""
     with context.database.write() as session:
-        token = session.get(Token, token_id)
-        if token is None:
+        if session.get(Token, token_id) is None:
             raise NotFound(f"there is no token {token_id}", hint="hub admin token list OWNER shows the ids.")
-        pending, revoked = [token], []
-        while pending:
-            one = pending.pop()
-            pending += session.scalars(select(Token).where(Token.parent_id == one.id))
-            if one.revoked_at is None:
-                one.revoked_at = now()
-                revoked.append(one)
-        for one in revoked:
-            record(session, "token.revoke", actor=ACTOR, owner=one.owner.slug, data={"token": one.id})
-        return [one.id for one in revoked]
+        return [one.id for one in revoke_tokens(session, [token_id], with_derived=True, actor=ACTOR)]
 
 
 def _iso(moment: dt.datetime | None) -> str | None:

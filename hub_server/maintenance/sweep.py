@@ -19,7 +19,7 @@ from hub_server.context import Context
 from hub_server.fault_points import reach
 from hub_server.packages.models import File
 from hub_server.publishing.models import SessionFile, UploadSession
-from hub_server.publishing.sessions import abort_expired
+from hub_server.publishing.sessions import abort_expired, forget_ended
 from hub_server.security.rates import forget_full
 from hub_server.storage import StoredBlob
 from verifiers.errors import ConfigError
@@ -52,6 +52,7 @@ def sweep(context: Context, grace_hours: float = 48, *, dry_run: bool = False) -
     before = time.time() - grace_hours * 3600
     if not dry_run:
         swept.sessions = abort_expired(context)
+        forget_ended(context, before)
         with context.database.write() as session:
             forget_full(session)  # what a rate limit keeps of those who have waited long enough says nothing
     sweep_blobs(context, before, swept, dry_run)

@@ -40,10 +40,16 @@ def visible_project(session: Session, owner: str, name: str, principal: Principa
     except RefusedError:
         project = None
     if project is None or not is_visible(session, project, principal):
-        near = near_projects(session, owner, name, principal)
-        hint = f"Did you mean {' or '.join(near)}?" if near else None
-        raise NotFound(f"there is no project {owner}/{name}", hint=hint)
+        raise no_project(session, owner, name, principal)
     return project
+
+
+def no_project(session: Session, owner: str, name: str, principal: Principal | None, needed_by: str = "") -> NotFound:
+    """The refusal of a project that is not there, with what may have been meant. needed_by: the id of a release."""
+    near = near_projects(session, owner, name, principal)
+    hint = f"Did you mean {' or '.join(near)}?" if near else None
+    needed = f"{needed_by} needs {owner}/{name}, and " if needed_by else ""
+    return NotFound(f"{needed}there is no project {owner}/{name}", hint=hint)
 
 
 def visible_where(session: Session, principal: Principal | None) -> ColumnElement[bool]:
@@ -104,8 +110,10 @@ def releases_of(session: Session, project: Project) -> list[Release]:
 def latest_of(releases: Iterable[Release]) -> Release | None:
     """What an unpinned id means: the highest final release that is not yanked, else the highest pre-release."""
     offered = [release for release in releases if release.yanked_at is None and release.deleted_at is None]
-    return max(offered, key=lambda release: _rank(Version(release.shown)), default=None)
+    return max(offered, key=lambda release: rank(release.shown), default=None)
 
 
-def _rank(version: Version) -> tuple[bool, Version]:
+def rank(shown: str) -> tuple[bool, Version]:
+    """How high a version stands for an unpinned id: final releases before pre-releases."""
+    version = Version(shown)
     return not version.is_prerelease, version

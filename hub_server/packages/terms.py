@@ -11,12 +11,12 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from packaging.version import Version
 from sqlalchemy import Connection, delete, insert, select
 from sqlalchemy.orm import Session
 
 from hub_server.database import table_of
 from hub_server.packages.models import Project, Release, SearchTerm
+from hub_server.packages.service import rank
 
 NAME, WORD, OWNER, KEYWORD, SUMMARY = PLACES = range(5)
 """Where a word stands, what counts most first: the whole name, a word of it, the owner, a keyword, the summary."""
@@ -51,9 +51,7 @@ def add_release(
     connection: Connection, project_id: int, version: str, terms: Terms, *, is_first: bool
 ) -> None:
     """Make a project found by what a new release says, if that becomes its latest. Before its rows are added."""
-    if not is_first and any(
-        _rank(Version(version)) < _rank(Version(other)) for other in _offered(connection, project_id)
-    ):
+    if not is_first and any(rank(version) < rank(other) for other in _offered(connection, project_id)):
         return
     _change(connection, project_id, set() if is_first else _known(connection, project_id), terms)
 
@@ -67,7 +65,7 @@ def refresh(session: Session, project: Project) -> None:
     rows = connection.execute(select(*columns).where(there)).all()
     terms: Terms = set()
     if rows:  # a project without a release is not found
-        latest = max(rows, key=lambda row: (row.yanked_at is None, *_rank(Version(row.given_version))))
+        latest = max(rows, key=lambda row: (row.yanked_at is None, *rank(row.given_version)))
         terms = terms_of(project.owner.slug, project.name, latest.summary, latest.facts.get("keywords") or [])
     _change(connection, project.id, _known(connection, project.id), terms)
 
@@ -76,10 +74,6 @@ def _offered(connection: Connection, project_id: int) -> Sequence[str]:
     there = _RELEASES.c.deleted_at.is_(None) & _RELEASES.c.yanked_at.is_(None)
     query = select(_RELEASES.c.given_version).where(_RELEASES.c.project_id == project_id, there)
     return connection.scalars(query).all()
-
-
-def _rank(version: Version) -> tuple[bool, Version]:
-    return not version.is_prerelease, version
 
 
 def _known(connection: Connection, project_id: int) -> Terms:

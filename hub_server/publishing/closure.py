@@ -16,10 +16,9 @@ from packaging.version import Version
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from hub_server.accounts.models import Owner
 from hub_server.accounts.service import Principal
-from hub_server.packages.models import Project, Release
-from hub_server.packages.service import is_visible
+from hub_server.packages.models import Release
+from hub_server.packages.service import is_visible, project_of
 from hub_server.publishing.service import Place
 from verifiers.hub.package.facts import FileFacts
 from verifiers.hub.package.project import check_agreement, split_hub_dependency
@@ -63,20 +62,21 @@ class _Closure:
 
     def _facts_of(self, owner: str, name: str, requirement: Requirement) -> dict[str, Any]:
         """What the newest fitting release says of itself."""
-        query = select(Project).join(Owner, Project.owner_id == Owner.id)
-        project = self.session.scalar(query.where(Owner.slug == owner, Project.name == name))
+        project = project_of(self.session, owner, name)
         if project is None or not is_visible(self.session, project, self.principal):
             refuse("hub-dependency", f"there is no {owner}/{name} on this hub")
         if self.public and project.visibility != "public":
             refuse("hub-dependency", f"{owner}/{name} is private, and this package is public")
-        offered = select(Release).where(
+        offered = select(Release.given_version, Release.id).where(
             Release.project_id == project.id, Release.deleted_at.is_(None), Release.yanked_at.is_(None)
         )
-        releases = {Version(release.given_version): release for release in self.session.scalars(offered)}
+        releases = {Version(shown): id for shown, id in self.session.execute(offered)}
         fitting = list(requirement.specifier.filter(releases))
         if not fitting:
             refuse("hub-dependency", f"no release of {owner}/{name} is {requirement.specifier or 'offered'}")
-        return releases[max(fitting)].facts
+        newest = select(Release.facts).where(Release.id == releases[max(fitting)])
+        facts: dict[str, Any] = self.session.execute(newest).scalar_one()
+        return facts
 
 
 def check_closure(session: Session, principal: Principal, place: Place, facts: Sequence[FileFacts]) -> None:

@@ -132,7 +132,7 @@ def inspect_files(publication: Publication) -> None:
 
 
 def compare(publication: Publication) -> None:
-    """What was inspected is what arrived, and the files of the release are of one package."""
+    """What was inspected is what arrived."""
     for upload, facts in zip(publication.pending, publication.facts, strict=True):
         if facts.sha256 != upload.sha256:
             raise Disagreement(f"{upload.filename} changed while it was inspected")

@@ -231,10 +231,11 @@ def open_release(
 
 
 def _check_room(session: Session, project_id: int | None, new: Sequence[FileFacts], limit: int) -> None:
-    """All files of the project together stay below the limit."""
+    """All files of the project that are not deleted stay below the limit, together."""
     total = sum(one.size for one in new)
     if project_id is not None:
-        total += session.scalar(select(func.sum(FILES.c.size)).where(FILES.c.project_id == project_id)) or 0
+        there = (FILES.c.project_id == project_id) & FILES.c.deleted_at.is_(None)
+        total += session.scalar(select(func.sum(FILES.c.size)).where(there)) or 0
     if total > limit:
         raise ProjectFull(f"the files of {new[0].name} would have {total:,} bytes, more than {limit:,}")
 

@@ -18,7 +18,7 @@ from io import BufferedRandom
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from sqlalchemy import select, update
+from sqlalchemy import delete, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
@@ -111,7 +111,7 @@ def _end_expired(context: Context, session: Session, slug: str, new: UploadSessi
     if old.expires_at > now():
         place = f"/api/v1/{slug}/{old.name}/releases/{old.id}"
         raise SessionOpen(f"a session for {new.open_key} is open", headers={"Location": place})
-    _end(context, old, "aborted")
+    _abort(context, old)
     session.flush()
 
 
@@ -267,16 +267,16 @@ def publish_session(
             done = publish(
                 Publication(
                     context, principal, slug, uploads, visibility, told_name=found.name, told_version=found.version,
-                    report=report, also=lambda session: _end(context, _again(session, found), "published"),
+                    report=report, also=lambda session: _set_published(session, found),
                 )
             )  # fmt: skip
         except (Problem, RefusedError) as refused:
             if isinstance(refused, RefusedError) or refused.status == 400:
-                abort(context, principal, slug, name, session_id)
+                _abort_open(context, principal, slug, name, session_id)
             raise
         if not done.created:  # all of it was there before
             with context.database.write() as session:
-                _end(context, _again(session, found), "published")
+                _set_published(session, found)
         _remove_bytes(context, found)
         return found, done.created
 
@@ -287,8 +287,17 @@ def warnings_of(context: Context, upload: UploadSession) -> list[str]:
         return service.warnings_of(session, upload.owner_id, upload.name, canonical_version(upload.version))
 
 
-def _again(session: Session, upload: UploadSession) -> UploadSession:
-    return session.get_one(UploadSession, upload.id)
+def _set_published(session: Session, upload: UploadSession) -> None:
+    """Close a session with the transaction that publishes it. NoSession if somebody has aborted it meanwhile."""
+    state = _held_state(session, upload.id)
+    if state != "open":
+        raise NoSession(f"the session {upload.id} is {state}")
+    _close(session.get_one(UploadSession, upload.id), "published")
+
+
+def _held_state(session: Session, session_id: str) -> str | None:
+    """The state of a session, whose row is held until the commit: publishing and aborting it take turns."""
+    return session.scalar(select(UploadSession.state).where(UploadSession.id == session_id).with_for_update())
 
 
 def _check_complete(context: Context, upload: UploadSession) -> None:
@@ -305,13 +314,20 @@ def _check_complete(context: Context, upload: UploadSession) -> None:
 
 
 def abort(context: Context, principal: Principal, slug: str, name: str, session_id: str) -> None:
-    """End an open session, and forget its bytes."""
+    """End an open session, and forget its bytes. One that is being published may not be open afterwards."""
+    with context.database.read() as session:
+        known = find(session, principal, slug, name, session_id).id
+    with _one_at_a_time(context, known):
+        _abort_open(context, principal, slug, name, known)
+
+
+def _abort_open(context: Context, principal: Principal, slug: str, name: str, session_id: str) -> None:
     with context.database.write() as session:
+        _held_state(session, session_id)
         found = find(session, principal, slug, name, session_id)
         if found.state == "published":
             raise NoSession(f"the session {found.id} is published")
-        _end(context, found, "aborted")
-    _remove_bytes(context, found)
+        _abort(context, found)
 
 
 def abort_expired(context: Context) -> int:
@@ -320,21 +336,32 @@ def abort_expired(context: Context) -> int:
         query = select(UploadSession).where(UploadSession.state == "open", UploadSession.expires_at <= now())
         expired = list(session.scalars(query))
         for upload in expired:
-            _end(context, upload, "aborted")
+            _abort(context, upload)
     return len(expired)
 
 
-def _end(context: Context, upload: UploadSession, state: str) -> None:
+def forget_ended(context: Context, before: float) -> None:
+    """Delete the rows of sessions that are over since before a moment: nobody asks for their outcome any more."""
+    moment = dt.datetime.fromtimestamp(before, dt.UTC)
+    ended = select(UploadSession.id).where(UploadSession.state != "open", UploadSession.expires_at < moment)
+    with context.database.write() as session:
+        session.execute(delete(SessionFile).where(SessionFile.session_id.in_(ended)))
+        session.execute(delete(UploadSession).where(UploadSession.id.in_(ended)))
+
+
+def _abort(context: Context, upload: UploadSession) -> None:
+    _close(upload, "aborted")
+    _remove_bytes(context, upload)
+
+
+def _close(upload: UploadSession, state: str) -> None:
     upload.state = state
     upload.open_key = None
-    if state == "aborted":
-        _remove_bytes(context, upload)
 
 
 def _remove_bytes(context: Context, upload: UploadSession) -> None:
     for file in upload.files:
         path_of(context, file).unlink(missing_ok=True)
-    _lock_path(context, upload.id).unlink(missing_ok=True)
 
 
 def _lock_path(context: Context, session_id: str) -> Path:
@@ -343,7 +370,7 @@ def _lock_path(context: Context, session_id: str) -> Path:
 
 @contextlib.contextmanager
 def _one_at_a_time(context: Context, session_id: str) -> Iterator[None]:
-    """Publish requests for one session, and the beginning and the end of each PUT, take turns."""
+    """Requests that publish or abort one session, and the beginning and the end of each PUT, take turns."""
     path = _lock_path(context, session_id)
     while True:
         with path.open("w") as file:

@@ -23,8 +23,7 @@ from hub_server.journal import JournalEvent
 from hub_server.packages.events import DELETE, UNYANK, YANK
 from hub_server.packages.models import File, Project, Release
 from hub_server.packages.records import is_offered
-from hub_server.packages.service import is_visible, near_projects
-from hub_server.problems import NotFound
+from hub_server.packages.service import is_visible, no_project
 from hub_server.resolution.errors import Quarantined
 from hub_server.resolution.requirements import Requirement, parse_requirement
 from hub_server.resolution.search import Candidate
@@ -80,10 +79,7 @@ class HubUniverse:
         found = self._loaded[project]
         if found is None:
             owner, name = project.split("/")
-            near = near_projects(self._session, owner, name, self._principal)
-            hint = f"Did you mean {' or '.join(near)}?" if near else None
-            needed = f"{asker} needs {project}, and " if asker else ""
-            raise NotFound(f"{needed}there is no project {project}", hint=hint)
+            raise no_project(self._session, owner, name, self._principal, asker)
         if not is_offered(found.project):
             reason = found.project.status_reason or "no reason was given"
             raise Quarantined(f"{project} is in quarantine: {reason}")

@@ -29,7 +29,6 @@ MAX_WORDS = 8
 _BEYOND = "\U0010ffff"
 """After every character of a word."""
 
-
 MANY = 500
 """Rows from which on a word counts as frequent, however many more it has."""
 
@@ -141,10 +140,13 @@ def _begins(column: InstrumentedAttribute[str], beginning: str) -> ColumnElement
     return and_(column >= beginning, column < beginning + _BEYOND)
 
 
+OF_HIT = (Release.project_id, Release.given_version, Release.yanked_at, Release.deleted_at, Release.summary)
+"""What `hit_of` looks at of a release."""
+
+
 def _hits(session: Session, ids: Sequence[int]) -> list[SearchHit]:
     projects = {one.id: one for one in session.scalars(select(Project).where(Project.id.in_(ids)))}
-    columns = (Release.project_id, Release.given_version, Release.yanked_at, Release.deleted_at, Release.summary)
-    query = select(Release).options(load_only(*columns), lazyload(Release.project))
+    query = select(Release).options(load_only(*OF_HIT), lazyload(Release.project))
     query = query.where(Release.project_id.in_(ids), Release.deleted_at.is_(None))
     releases: dict[int, list[Release]] = defaultdict(list)
     for release in session.scalars(query):

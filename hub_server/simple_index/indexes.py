@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 import anyio.to_thread
 from sqlalchemy.orm import Session
 
+from hub_server.accounts.service import Principal
 from hub_server.accounts.tokens import USE_IS_NOTED
 from hub_server.context import Context
 from hub_server.database import now
@@ -23,7 +24,7 @@ from hub_server.packages.manage import GRACE, note_download
 from hub_server.simple_index import service
 from hub_server.simple_index.addresses import FileAddress, IndexAddress
 from hub_server.simple_index.cache import Cache
-from hub_server.simple_index.callers import Caller, identify
+from hub_server.simple_index.callers import identify
 from hub_server.simple_index.downloads import BlobMissing
 from hub_server.simple_index.negotiation import Form, negotiate
 from hub_server.simple_index.plain_names import PlainNames
@@ -146,13 +147,12 @@ class Indexes:
             ("listed", key), partial(self._read, lambda session: service.plain_names(session, key))
         )
 
-    async def _owner_listing(self, owner: str, caller: Caller | None, form: Form) -> Answer:
-        principal = None if caller is None else caller.principal
-        viewer = None if principal is None else principal.token_id
+    async def _owner_listing(self, owner: str, caller: Principal | None, form: Form) -> Answer:
+        viewer = None if caller is None else caller.token_id
         tags = (f"/{owner}", ACCOUNTS)
         names = await self._fact(
             ("owner", owner, viewer), lambda _names: tags,
-            lambda session: service.owned_names(session, owner, principal),
+            lambda session: service.owned_names(session, owner, caller),
         )  # fmt: skip
         if names is None:
             return NOT_FOUND
@@ -212,10 +212,9 @@ class Indexes:
         caller = await self._caller(asked)
         if caller is None:
             return None
-        principal = caller.principal
         allowed = await self._fact(
-            ("read", principal.token_id, owner, name), lambda _allowed: (ACCOUNTS,),
-            lambda session: service.may_read(session, principal, owner, name),
+            ("read", caller.token_id, owner, name), lambda _allowed: (ACCOUNTS,),
+            lambda session: service.may_read(session, caller, owner, name),
         )  # fmt: skip
         return ref if allowed else None
 
@@ -224,7 +223,7 @@ class Indexes:
             ("scope", package.owner, package.name), tuple, lambda session: service.scope_of(session, package)
         )
 
-    async def _caller(self, asked: Asked) -> Caller | None:
+    async def _caller(self, asked: Asked) -> Principal | None:
         authorization = asked.header(b"authorization")
         if authorization is None:
             return None
@@ -233,9 +232,9 @@ class Indexes:
             ("caller", authorization, period), lambda _caller: (ACCOUNTS,),
             lambda: identify(self._database, authorization),
         )  # fmt: skip
-        if caller is None or not caller.is_valid:
-            return None
-        asked.scope.setdefault("state", {})["principal"] = caller.principal  # for the log
+        if caller is None or (caller.expires_at is not None and caller.expires_at <= now()):
+            return None  # what is kept of a token may be older than its end
+        asked.scope.setdefault("state", {})["principal"] = caller  # for the log
         return caller
 
     # --- reading through the caches -------------------------------------------------------------------------------

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import re
 from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
@@ -17,12 +16,12 @@ from hub_server.accounts.models import Owner
 from hub_server.accounts.service import Principal, may
 from hub_server.packages.models import File, Project, Release
 from hub_server.simple_index.render import FileRow, ProjectFacts, in_order
+from verifiers.hub.package.names import normalise
+from verifiers.hub.package.project import split_hub_dependency
 
 SDK_OWNER = "sdk"
 SDK_NAME = "verifiers"
 """The project that `hub admin add-sdk` fills: every package's index has it."""
-
-_HUB_DEPENDENCY = re.compile(r"\s*([a-z0-9-]+)/([A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)")
 
 
 class ProjectRef(NamedTuple):
@@ -148,8 +147,8 @@ def _declared(session: Session, project: ProjectRef) -> Iterator[tuple[str, str]
     )
     declared = {text for texts in session.scalars(query) for text in texts or ()}
     for text in sorted(declared):
-        if found := _HUB_DEPENDENCY.match(text):
-            yield found[1], re.sub(r"[-_.]+", "-", found[2]).lower()
+        owner, requirement = split_hub_dependency(text)
+        yield owner, normalise(requirement.name)
 
 
 # --- files --------------------------------------------------------------------------------------------------------

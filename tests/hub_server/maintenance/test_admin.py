@@ -43,7 +43,7 @@ def test_owners_are_listed(admin):
 def test_an_owner_that_can_not_be_called_so(admin, name):
     """Route words and what is no slug are refused, with the reason, and no token is printed."""
     done = admin("create-owner", "--", name)
-    assert (done.returncode, done.stdout) == (2, "")
+    assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("error: ")
 
 

@@ -69,7 +69,7 @@ def test_left_over_uploads_go(context):
 
 
 def test_what_an_open_session_was_given_stays(context):
-    """A blob that an open session names stays; when its time is over, session and blob go."""
+    """A blob that an open session names stays; when its time is over, session and blob go, and its rows."""
     digest = left_over(context)
     tomorrow = dt.datetime.now(dt.UTC) + dt.timedelta(days=1)
     with context.database.write() as session:
@@ -92,6 +92,9 @@ def test_what_an_open_session_was_given_stays(context):
         session.execute(text("UPDATE upload_sessions SET expires_at = '2026-01-01 00:00:00.000000'"))
     swept = sweep(context)
     assert (swept.sessions, swept.blobs) == (1, 1)
+    with context.database.read() as session:  # nobody asks any more how a session of long ago ended
+        assert session.execute(text("SELECT count(*) FROM session_files")).scalar() == 0
+        assert session.execute(text("SELECT count(*) FROM upload_sessions")).scalar() == 0
 
 
 def test_files_of_deleted_releases_go(context):

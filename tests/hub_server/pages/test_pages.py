@@ -271,6 +271,7 @@ def test_the_newest_releases_come_first(hub, store):
         store.release(f"{me}/{name}")
     store.delete(f"{me}/three", "1.0")
     store.change(f"{me}/four", status="quarantined")
+    store.yank(f"{me}/one", "1.0")  # a change of an old release does not make it new
     page = get(hub, "/")
     check_form(page)
     shown = [link for link in page.links() if link.startswith(f"/{me}/") and link.count("/") == 2]

@@ -210,12 +210,16 @@ def test_equal_versions_are_one_release(desk):
 
 
 def test_a_project_has_only_so_much_room(desk):
-    """The files of all versions together stay below the limit."""
+    """The files of all versions together stay below the limit; those of deleted ones take no room."""
     desk.wheel(version="0.1.0", files={"demo_env_data.bin": secrets.token_bytes(30_000)})
     with pytest.raises(Problem, match="more than 40,000") as refused:
         desk.wheel(version="0.2.0", files={"demo_env_data.bin": secrets.token_bytes(30_000)})
     assert refused.value.code == "project-size"
     assert len(desk.all(Release)) == 1
+    with desk.context.database.write() as session:
+        session.execute(update(Release).values(deleted_at=now()))
+        session.execute(update(File).values(deleted_at=now()))
+    assert desk.wheel(version="0.2.0", files={"demo_env_data.bin": secrets.token_bytes(30_000)}).created
 
 
 def test_new_projects_need_their_own_scope(desk):

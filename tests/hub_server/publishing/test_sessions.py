@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 import socket
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
@@ -200,6 +201,32 @@ def test_a_private_project_is_made_by_a_session(hub, author):
     with httpx.Client(base_url=hub.url) as anybody:
         name = author.root.removeprefix("/api/v1").removesuffix("/releases")
         assert anybody.get(f"{name}/simple/demo-env/").status_code == 401
+
+
+def test_publishing_and_aborting_take_turns(hub, author):
+    """Whichever is first decides: the release is there exactly if the session says that it was published."""
+    for number in range(4):
+        version = f"0.{number}.0"
+        files = release(version=version)
+        session = author.open(files, version).json()["id"]
+        for name, data in files.items():
+            author.send(session, name, data)
+        with ThreadPoolExecutor(2) as threads:
+            published = threads.submit(author.publish, session)
+            aborted = threads.submit(author.http.delete, f"{author.root}/{session}")
+        answers = (published.result().status_code, aborted.result().status_code)
+        assert answers in ((201, 404), (404, 204)), (published.result().text, aborted.result().text)
+        state = author.http.get(f"{author.root}/{session}").json()["state"]
+        there = author.http.get(f"{author.root.removesuffix('/releases')}/{version}").status_code
+        assert (state, there) == (("published", 200) if answers[0] == 201 else ("aborted", 404))
+        assert [path for path in incoming(hub) if session in path.name] == []
+
+
+@pytest.mark.parametrize("session", ["x", "a" * 300])
+def test_a_session_that_never_was(author, session):
+    """Publishing or aborting it is a 404."""
+    assert author.publish(session).status_code == 404
+    assert author.http.delete(f"{author.root}/{session}").status_code == 404
 
 
 def test_a_huge_request_is_not_read_into_memory(hub, author):
