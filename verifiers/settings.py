@@ -57,6 +57,16 @@ def variables(names: Iterable[str], environ: Mapping[str, str] | None = None) ->
     return {name: value for name in names if (value := environ.get(f"VF_{name.upper()}"))}
 
 
+HUB_TOKEN = "VF_HUB_TOKEN"  # noqa: S105 - the name of a variable
+"""The variable of the user's token for a hub."""
+
+
+def environ_of_others() -> dict[str, str]:
+    """This process's variables for a program that may run other people's code, such as uv, which builds what has no
+    wheel: without the user's token for a hub."""
+    return {name: value for name, value in os.environ.items() if name != HUB_TOKEN}
+
+
 def near_misses(word: str, known: Iterable[str]) -> str:
     """A sentence like `Did you mean 'model'?`, or an empty one if nothing is near."""
     close = get_close_matches(word, list(known), n=3, cutoff=0.6)

@@ -140,10 +140,9 @@ def test_other_content_is_refused_and_another_build_is_not(author, tmp_path):
     assert refused.value.code == "file-exists"
 
 
-def test_a_broken_upload_goes_on_where_it_was(author, tmp_path, monkeypatch):
+def test_a_broken_upload_goes_on_where_it_was(author, tmp_path):
     """The connection breaks in the middle of a large file; the next try sends only the rest."""
     wheel = write_large_wheel(tmp_path, "demo-env", "0.1.0", 3 << 20)
-    monkeypatch.setattr(push_module.time, "sleep", lambda _seconds: None)
     sent: list[int] = []
     breaks = [True]
 

@@ -1,6 +1,6 @@
 """Check an environment as a hub and its users will: the hub's rules, then an installation of its own that plays.
 
-    report = check_folder(Path("environments/my_env"))       # builds wheel and source archive with uv first
+    report = check_wheel(build(Path("environments/my_env")))
     report = check_wheel(Built(wheel, sdist), static_only=True)
     report.passed, report.checks
 
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
-import hashlib
 import os
 import platform
 import sysconfig
@@ -26,9 +25,10 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from verifiers.errors import ConfigError, EnvironmentInstallError, Error
-from verifiers.hub.build import Built, build
+from verifiers.hub.build import Built
 from verifiers.hub.check_run import PLAYED, run_checks
 from verifiers.hub.credentials import token_for
+from verifiers.hub.fetch import sha256_of
 from verifiers.hub.package.facts import FileFacts, Policy
 from verifiers.hub.package.inspect import inspect_file
 from verifiers.hub.package.names import normalise
@@ -70,11 +70,6 @@ def _silent(_result: CheckResult) -> None:
     """Nobody listens."""
 
 
-def check_folder(folder: Path, into: Path | None = None, **options: Any) -> CheckReport:
-    """Build the project in a folder, then `check_wheel`. Raises BuildError where there is no wheel to report on."""
-    return check_wheel(build(folder, into), **options)
-
-
 def check_wheel(
     built: Built,
     *,
@@ -106,15 +101,6 @@ def check_wheel(
 def report_path(wheel: Path) -> Path:
     """Where the report on a wheel lies: hidden, since twine takes whatever `dist/*` names for a package."""
     return wheel.with_name(f".{wheel.stem}.check.json")
-
-
-def read_report(wheel: Path) -> CheckReport | None:
-    """The report that lies beside a wheel, if it is about these very bytes."""
-    try:
-        report = CheckReport.model_validate_json(report_path(wheel).read_bytes())
-    except (OSError, ValueError):
-        return None
-    return report if report.wheel_sha256 == _sha256(wheel) else None
 
 
 # --- static checks ----------------------------------------------------------------------------------------------
@@ -200,7 +186,7 @@ def _install(work: _Work, home: Path) -> str:
     except EnvironmentInstallError as error:
         said = str(error).replace(token, "****") if token else str(error)  # the report keeps what uv says
         raise EnvironmentInstallError(said, hint=error.hint) from None
-    work.lock = _sha256(venv.lock)
+    work.lock = sha256_of(venv.lock)
     packages = sum(line[:1].isalnum() for line in venv.lock.read_text().splitlines())
     return f"{packages} packages"
 
@@ -233,9 +219,9 @@ def _report(work: _Work) -> CheckReport:
     facts, sdist = work.facts, work.built.sdist
     return CheckReport(
         wheel=work.built.wheel.name,
-        wheel_sha256=_sha256(work.built.wheel),
+        wheel_sha256=sha256_of(work.built.wheel),
         sdist=None if sdist is None else sdist.name,
-        sdist_sha256=None if sdist is None else _sha256(sdist),
+        sdist_sha256=None if sdist is None else sha256_of(sdist),
         name=facts.name if facts else None,
         version=facts.version if facts else None,
         made_at=dt.datetime.now(dt.UTC),
@@ -245,8 +231,3 @@ def _report(work: _Work) -> CheckReport:
         lock_sha256=work.lock,
         checks=work.results,
     )
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -21,6 +21,7 @@ from typing import IO, Any
 from pydantic import ValidationError
 
 from verifiers.hub.schema import CheckResult
+from verifiers.settings import environ_of_others
 
 PLAYED = ("import", "load", "evaluate")
 """What the process does, in this order."""
@@ -51,6 +52,7 @@ def run_checks(
             stderr=subprocess.STDOUT,
             pass_fds=(writing,),
             cwd=work,
+            env=environ_of_others(),
             start_new_session=True,
         )
         os.close(writing)

@@ -92,15 +92,19 @@ class HubClient:
 
     def request(self, method: str, path: str, **options: Any) -> httpx.Response:
         """One request. Raises one of the hub errors for anything but 2xx."""
-        import httpx
-
-        try:
-            response = self.http.request(method, path, **options)
-        except httpx.HTTPError as error:
-            raise HubUnavailableError(f"the hub {self.url} does not answer: {error}", cause=error) from error
+        response = self.send(method, path, **options)
         if response.is_success:
             return response
         raise refusal(response, self.url)
+
+    def send(self, method: str, path: str, **options: Any) -> httpx.Response:
+        """The same, where a refusal is read by the caller: whatever the hub answers. HubUnavailableError if nothing."""
+        import httpx
+
+        try:
+            return self.http.request(method, path, **options)
+        except httpx.HTTPError as error:
+            raise HubUnavailableError(f"the hub {self.url} does not answer: {error}", cause=error) from error
 
     @contextmanager
     def stream(self, url: str) -> Iterator[httpx.Response]:

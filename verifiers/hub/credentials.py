@@ -15,9 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from verifiers.errors import ConfigError, MissingExtraError
-from verifiers.settings import read_toml
-
-VARIABLE = "VF_HUB_TOKEN"
+from verifiers.settings import HUB_TOKEN, read_toml
 
 SERVICE = "verifiers-hub"
 """What the keyring files the tokens under, each with its hub's URL as the user name."""
@@ -33,7 +31,7 @@ def credentials_file() -> Path:
 
 def token_for(hub_url: str) -> str | None:
     """The token for a hub, if there is one."""
-    if token := os.environ.get(VARIABLE):
+    if token := os.environ.get(HUB_TOKEN):
         return token
     return kept_token(hub_url)
 

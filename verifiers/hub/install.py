@@ -10,7 +10,6 @@ is; where there is none, the hub's wheel of it is installed, or else the one tha
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import tempfile
@@ -23,11 +22,12 @@ from typing import TYPE_CHECKING, Any
 from verifiers.clients.model_file import cache_dir
 from verifiers.envs.origin import changed_files, hub_origin, note_origin
 from verifiers.errors import EnvironmentInstallError, HubDigestError
-from verifiers.hub.credentials import VARIABLE
 from verifiers.hub.fetch import fetch, fetch_all
 from verifiers.hub.ids import HubId
 from verifiers.hub.resolve import SDK, Chosen, Wanted, refuse_equal_modules, resolve, sdk_wheel, short
 from verifiers.hub.target import Target
+from verifiers.hub.wheel_file import modules_of
+from verifiers.settings import environ_of_others
 
 if TYPE_CHECKING:
     from verifiers.hub.client import HubClient
@@ -136,17 +136,6 @@ def line(name: str, wheel: Path, sha256: str) -> str:
     return f"{name} @ {wheel.as_uri()}#sha256={sha256}"
 
 
-def modules_of(wheel: Path) -> set[str]:
-    """The top-level modules of a wheel: what importing finds once it is installed."""
-    import zipfile
-
-    with zipfile.ZipFile(wheel) as archive:
-        names = archive.namelist()
-    tops = {name.partition("/")[0] for name in names if not name.startswith((".", "__pycache__/"))}
-    folders = {top for top in tops if "." not in top}
-    return folders | {top.partition(".")[0] for top in tops if top.endswith((".py", ".so"))}
-
-
 def needs_sdk(one: Chosen) -> bool:
     """Whether a package declares that it needs this one."""
     from packaging.requirements import Requirement
@@ -219,11 +208,10 @@ def run_uv(arguments: Sequence[str]) -> None:
 
 
 def uv(arguments: Sequence[str], **options: Any) -> subprocess.CompletedProcess[bytes]:
-    """uv to its end, without the user's token: it may run other people's code, to build what has no wheel."""
+    """uv to its end."""
     from uv import find_uv_bin
 
-    environ = {name: value for name, value in os.environ.items() if name != VARIABLE}
-    return subprocess.run([find_uv_bin(), *arguments], env=environ, check=False, **options)
+    return subprocess.run([find_uv_bin(), *arguments], env=environ_of_others(), check=False, **options)
 
 
 # --- where it came from -------------------------------------------------------------------------------------------

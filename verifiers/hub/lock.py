@@ -30,7 +30,6 @@ from verifiers.hub.install import (
     Wheel,
     holds,
     line,
-    modules_of,
     needs_sdk,
     relaxed,
     run_uv,
@@ -41,6 +40,7 @@ from verifiers.hub.lock_file import SCHEMA_VERSION, Lock, Locked, to_text
 from verifiers.hub.resolve import SDK, Chosen, Wanted, refuse_equal_modules, resolve, sdk_wheel
 from verifiers.hub.state import State, ask_state
 from verifiers.hub.target import Target
+from verifiers.hub.wheel_file import declared, modules_of
 
 if TYPE_CHECKING:
     from verifiers.hub.client import HubClient
@@ -92,7 +92,7 @@ def make_lock(hub: HubClient, ids: Sequence[HubId], target: Target, options: Loc
         "requirements": [str(one) for one in ids],
         "packages": named,
     }
-    data = {one.name: digests for one, wheel in zip(packages, wheels, strict=True) if (digests := _data(wheel))}
+    data = {one.name: told for one, wheel in zip(packages, wheels, strict=True) if (told := declared(wheel, "data"))}
     return {
         "lock-version": "1.0",
         "created-by": "hub lock",
@@ -163,21 +163,6 @@ def _entry(name: str, version: str, file: FileInfo, index: str) -> dict[str, Any
         "hashes": {"sha256": file.sha256},
     }
     return {"name": name, "version": version, "index": index, "archive": archive}
-
-
-def _data(wheel: Path) -> dict[str, str]:
-    """The digests of data sets that an environment declares: `[tool.verifiers.data]` of the pyproject in its wheel."""
-    import zipfile
-
-    with zipfile.ZipFile(wheel) as archive:
-        for name in archive.namelist():
-            if name.endswith(".dist-info/extra_metadata/pyproject.toml"):
-                try:
-                    table = tomllib.loads(archive.read(name).decode())["tool"]["verifiers"]["data"]
-                    return {str(key): str(value) for key, value in table.items()}
-                except (KeyError, AttributeError, TypeError, ValueError):
-                    return {}
-    return {}
 
 
 # --- installing from one ------------------------------------------------------------------------------------------

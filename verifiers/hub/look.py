@@ -43,12 +43,11 @@ def text(hub: HubClient, wanted: HubId, path: str) -> tuple[ReleaseInfo, str]:
 def compare(hub: HubClient, before: str, after: str) -> Difference:
     """What changed: two ids, an id and a version of the same project, or a wheel of this machine on either side."""
     sides = [_side(before, None), _side(after, before)]
-    if any(isinstance(side, Path) for side in sides) or sides[0].project != sides[1].project:  # type: ignore[union-attr]
-        return _compare_here(hub, sides)
-
-    old, new = (look_up(hub, side)[1].version for side in sides if isinstance(side, HubId))
-    assert isinstance(sides[0], HubId)
-    return hub.get(f"/api/v1/{sides[0].project}/diff", Difference, a=old, b=new)
+    match sides:
+        case [HubId() as one, HubId() as other] if one.project == other.project:
+            old, new = (look_up(hub, side)[1].version for side in (one, other))
+            return hub.get(f"/api/v1/{one.project}/diff", Difference, a=old, b=new)
+    return _compare_here(hub, sides)
 
 
 def _side(text: str, other: str | None) -> HubId | Path:

@@ -11,12 +11,8 @@ installed from a folder to work on it is not replaced (docs/decisions/0025-insta
 from __future__ import annotations
 
 import importlib
-import tomllib
-import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 from verifiers.clients.model_file import cache_dir
 from verifiers.envs.origin import direct_url
@@ -28,6 +24,7 @@ from verifiers.hub.ids import HubId, parse_id
 from verifiers.hub.install import Options, holds, install, warn_of_yanks
 from verifiers.hub.resolve import Wanted, resolve
 from verifiers.hub.target import Target, find_target
+from verifiers.hub.wheel_file import declared
 from verifiers.types.config import HubWheel
 
 
@@ -78,7 +75,8 @@ class Preparer:
         ]
         self.note(f"{packages[0].described} of {hub.url}")
         version = packages[0].release.version
-        return FoundEnvironment(packages[0].id, paths[0], version, False, _defaults(paths[0]), tuple(wheels))
+        defaults = declared(paths[0], "eval")
+        return FoundEnvironment(packages[0].id, paths[0], version, False, defaults, tuple(wheels))
 
 
 def _installed(one: HubId, target: Target, url: str) -> FoundEnvironment | None:
@@ -100,15 +98,3 @@ def _keep_editable(one: HubId, target: Target) -> None:
             hint=f"Play that one: vf-eval {one.name}. Or the hub's beside it: --isolated. "
             f"Or replace it: hub install {one}",
         )
-
-
-def _defaults(wheel: Path) -> dict[str, Any]:
-    """`[tool.verifiers.eval]` of the pyproject that an environment's wheel holds."""
-    with zipfile.ZipFile(wheel) as archive:
-        for name in archive.namelist():
-            if name.endswith(".dist-info/extra_metadata/pyproject.toml"):
-                try:
-                    return dict(tomllib.loads(archive.read(name).decode())["tool"]["verifiers"]["eval"])
-                except (KeyError, TypeError, ValueError):
-                    return {}
-    return {}

@@ -10,7 +10,6 @@ Files are streamed from the disk, and an upload that breaks off goes on where th
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ from pydantic import BaseModel
 
 from verifiers.errors import HubDeniedError, HubNotFoundError, HubRefusedError, HubUnavailableError
 from verifiers.hub.client import HubClient, refusal
+from verifiers.hub.fetch import sha256_of
 from verifiers.hub.package.names import normalise, parse_wheel_name
 from verifiers.hub.same_content import same_content
 from verifiers.hub.schema import (
@@ -188,7 +188,7 @@ def _session(hub: HubClient, plan: Plan) -> SessionInfo:
     files = [NewFile(name=file.name, size=file.size, sha256=file.sha256) for file in plan.files]
     new = NewSession(version=plan.version, files=files, visibility=plan.visibility)
     for last in (False, True):
-        answer = hub.http.post(releases, json=new.model_dump(mode="json"))
+        answer = hub.send("POST", releases, json=new.model_dump(mode="json"))
         if answer.status_code == 409 and (place := answer.headers.get("Location")) and not last:
             there = hub.get(place, SessionInfo)
             if {(file.name, file.sha256) for file in there.files} == {(file.name, file.sha256) for file in files}:
@@ -204,9 +204,9 @@ def _session(hub: HubClient, plan: Plan) -> SessionInfo:
 def _send(hub: HubClient, place: str, path: Path, file: SessionFileInfo, listen: Listen) -> None:
     """The bytes of one file, from where the hub has them on."""
     for attempt in range(1, TRIES + 1):
-        offset = int(hub.request("HEAD", place).headers["Upload-Offset"])
-        headers = {"Upload-Offset": str(offset), "Content-Length": str(file.size - offset)}
         try:
+            offset = int(hub.request("HEAD", place).headers["Upload-Offset"])
+            headers = {"Upload-Offset": str(offset), "Content-Length": str(file.size - offset)}
             hub.request("PUT", place, content=_bytes(path, offset, file, listen), headers=headers)
             return
         except HubUnavailableError:
@@ -247,9 +247,3 @@ def wait_until_visible(hub: HubClient, plan: Plan, seconds: float) -> None:
             )
         time.sleep(pause)
         pause = min(2 * pause, 1.0)
-
-
-def sha256_of(path: Path) -> str:
-    """Of a file, in hexadecimal."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

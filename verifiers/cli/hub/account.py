@@ -36,8 +36,9 @@ def login(
 ) -> ExitCode:
     """Keep a token for a hub, once the hub has said whose it is."""
     from verifiers.hub.client import HubClient, hub_url
-    from verifiers.hub.credentials import VARIABLE, keep_token
+    from verifiers.hub.credentials import keep_token
     from verifiers.hub.schema import Whoami
+    from verifiers.settings import HUB_TOKEN
 
     output = flags.output()
     url = hub_url(flags.hub_url)
@@ -49,8 +50,8 @@ def login(
     place = keep_token(url, text, in_keyring=keyring)
     output.event({**answer.model_dump(mode="json"), "hub": url, "kept_in": place})
     output.result(f"logged in as {answer.owner} at {url}, {_until(answer)}; the token is in {place}")
-    if os.environ.get(VARIABLE):
-        output.warning(f"{VARIABLE} is set and wins over what was kept now")
+    if os.environ.get(HUB_TOKEN):
+        output.warning(f"{HUB_TOKEN} is set and wins over what was kept now")
     _hint_url(url, output)
     return ExitCode.OK
 

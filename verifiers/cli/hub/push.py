@@ -86,7 +86,7 @@ def push(
 
 def same_bytes(plan: Plan) -> bool:
     """Whether what was built is what is published, byte for byte."""
-    from verifiers.hub.push import sha256_of
+    from verifiers.hub.fetch import sha256_of
 
     return all(sha256_of(file.path) == file.sha256 for file in plan.files)
 
@@ -118,9 +118,7 @@ def show(plan: Plan, output: Output) -> None:
 def _tell(plan: Plan, published: Published, raised: str | None, output: Output) -> None:
     """What is there now, and how to get it."""
     from verifiers.hub.client import find_hub_url
-    from verifiers.hub.schema import Published as _Published
 
-    assert isinstance(published, _Published)
     output.event({**plan.to_dict(), **published.model_dump(mode="json"), "next_version": raised})
     for remark in published.warnings:
         output.warning(remark)

@@ -11,6 +11,7 @@ import subprocess
 from collections.abc import Mapping
 
 from verifiers.errors import EnvironmentInstallError
+from verifiers.settings import environ_of_others
 
 logger = logging.getLogger(__name__)
 
@@ -32,7 +33,7 @@ async def uv(*arguments: str, environ: Mapping[str, str] | None = None) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         start_new_session=True,
-        env={**os.environ, **(environ or {})},
+        env={**environ_of_others(), **(environ or {})},
     )
     try:
         output, _ = await process.communicate()
