@@ -105,9 +105,10 @@ def test_the_token_goes_to_the_hub_only(hub, server, tmp_path):
 
 def test_what_the_hub_answers_is_told(hub, server, tmp_path):
     """A missing file and a server that is gone are errors of their own."""
-    server.status = 404
-    with pytest.raises(HubNotFoundError):
-        fetch(hub, info(server.url), tmp_path)
+    promised = info(server.url)
+    server.status, server.content = 404, b'{"code": "not-found", "message": "there is no such file"}'
+    with pytest.raises(HubNotFoundError, match="no such file"):
+        fetch(hub, promised, tmp_path)
     with pytest.raises(HubUnavailableError), HubClient("http://127.0.0.1:9", "") as gone:
         fetch(gone, info("http://127.0.0.1:9"), tmp_path)
 
