@@ -18,7 +18,7 @@ from hub_server.context import Context
 from hub_server.operations.middleware import note
 from hub_server.packages.urls import base_url
 from hub_server.pages.shown import diff_lines, size_text, value_text
-from hub_server.problems import Problem
+from hub_server.problems import NotFound, Problem
 
 STYLE = (files("hub_server.pages") / "static" / "hub.css").read_bytes()
 STYLE_VERSION = hashlib.sha256(STYLE).hexdigest()[:12]
@@ -33,6 +33,8 @@ HEADERS = {
     "Cache-Control": "private, no-cache",
     "Vary": "Authorization",
 }
+
+API = "The addresses are in docs/reference/hub-api.md."
 
 _TEMPLATES = Environment(
     loader=PackageLoader("hub_server.pages"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
@@ -60,6 +62,8 @@ class PageRoute(APIRoute):
             try:
                 return await handler(request)
             except Problem as problem:
+                if request.url.path.startswith("/api/"):  # an address of the API that is not there, not a page
+                    raise NotFound(f"a hub has nothing at {request.url.path[:200]}", hint=API) from problem
                 return _problem_page(request, problem)
             except RequestValidationError as error:
                 told = "; ".join(f"{one['loc'][-1]}: {one['msg']}" for one in error.errors())

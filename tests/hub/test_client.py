@@ -10,8 +10,15 @@ from verifiers.cli.init import app as init
 from verifiers.cli.install import app as install
 from verifiers.cli.output import error_object
 from verifiers.cli.validate import app as validate
-from verifiers.errors import ExitCode, HubDeniedError, HubError, HubNotFoundError, HubUnavailableError
-from verifiers.hub.client import HubClient, find_hub_url, refusal
+from verifiers.errors import (
+    ConfigError,
+    ExitCode,
+    HubDeniedError,
+    HubError,
+    HubNotFoundError,
+    HubUnavailableError,
+)
+from verifiers.hub.client import HubClient, find_hub_url, hub_url, refusal
 
 URL = "https://hub.example"
 
@@ -94,3 +101,10 @@ def test_no_command_hides_an_interrupt(app):
             app(["interrupt-me"], exit_on_error=False, print_error=False, result_action="return_value")
     finally:
         del app["interrupt-me"]
+
+
+def test_a_url_without_its_scheme_is_nearly_right():
+    """The hint is the address that was meant."""
+    with pytest.raises(ConfigError) as told:
+        hub_url("hub.example:8080")
+    assert "https://hub.example:8080" in told.value.hint

@@ -134,6 +134,7 @@ def test_inspect_lists_the_files_and_prints_one(hub_command, owner):
 def test_diff_takes_ids_or_a_version(hub_command, owner):
     """Files with their diffs, dependencies, needs."""
     _, out, _ = hub_command("diff", f"{owner}/ladder@0.1", "0.2")
+    assert 0 <= out.find("ladder.py") < out.find(".dist-info/METADATA"), out
     for text in (
         "+  ladder_data.txt", "-a = 1\n+a = 2", "- dependency numpy>=1", "+ dependency numpy>=2",
         f"+ hub dependency {owner}/base>=1", "~ needs: nothing → secrets=SEARCH_KEY, network=True",

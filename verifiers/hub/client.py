@@ -54,7 +54,8 @@ def hub_url(given: str | None = None) -> str:
     if url is None:
         raise ConfigError("no hub was named", hint="Name it: --hub-url URL, or export VF_HUB_URL=URL")
     if not url.startswith(("http://", "https://")):
-        raise ConfigError(f"{url} is no URL of a hub", hint="It begins with https:// (or http:// on this machine).")
+        host = url.rpartition("://")[2]
+        raise ConfigError(f"{url} is no URL of a hub", hint=f"Is it https://{host}, or http://{host} on this machine?")
     return url
 
 

@@ -333,3 +333,11 @@ def test_colours_have_contrast(scheme):
         for behind in ("paper", "tint"):
             light, dark = sorted((luminance(colours[text]), luminance(colours[behind])), reverse=True)
             assert (light + 0.05) / (dark + 0.05) >= 4.5, (text, behind)
+
+
+@pytest.mark.parametrize("path", ["/api/v1", "/api/v1/nope", "/api/v2/nope/nope/nope"])
+def test_an_address_of_the_api_is_no_page(sqlite_hub, path):
+    """A program that asks for what the API does not have gets the one shape of errors, never a page."""
+    answer = httpx.get(sqlite_hub.url + path, headers={"Accept": "*/*"})
+    assert answer.status_code == 404
+    assert path in answer.json()["message"] and "hub-api.md" in answer.json()["hint"]

@@ -32,7 +32,7 @@ def compare_files(before: ZipListing, after: ZipListing) -> list[FileChange]:
     name has the version, counts as the same."""
     old, new = _files(before), _files(after)
     changes, room = [], MAX_DIFFS
-    for key in sorted(old.keys() | new.keys()):
+    for key in sorted(old.keys() | new.keys(), key=_code_first):
         change = _change(before, after, old.get(key), new.get(key), room)
         if change is not None:
             room -= len(change.diff or "")
@@ -56,6 +56,10 @@ def compare_facts(
 def _lists(before: Any, after: Any) -> ListChange:
     old, new = set(before or []), set(after or [])
     return ListChange(added=sorted(new - old), removed=sorted(old - new))
+
+
+def _code_first(key: str) -> tuple[bool, str]:
+    return ".dist-info/" in key, key
 
 
 def _files(listing: ZipListing) -> dict[str, Member]:
