@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from http import HTTPStatus
 
 import structlog
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from sqlalchemy.exc import DataError, OperationalError, TimeoutError as NoConnectionError
@@ -70,13 +70,16 @@ def create_app(settings: Settings) -> FastAPI:
     return app
 
 
-def _answer_problem(request: Request, problem: Exception) -> JSONResponse:
+def _answer_problem(request: Request, problem: Exception) -> Response:
+    """In the one shape; at the upload route as the line that its clients print."""
     assert isinstance(problem, Problem)
+    if request.method == "POST" and request.url.path.rstrip("/").endswith("/legacy"):
+        return legacy.answer(request, problem)
     note(request.scope, code=problem.code)
     return JSONResponse(problem.body(), problem.status, problem.headers)
 
 
-def _answer_unavailable(request: Request, error: Exception) -> JSONResponse:
+def _answer_unavailable(request: Request, error: Exception) -> Response:
     """What the hub stands on does not answer: the client may come again, the log has the cause."""
     what = "storage" if isinstance(error, StorageError) else "database"
     structlog.get_logger().error(f"the {what} does not answer", exc_info=error)
@@ -89,7 +92,7 @@ _NO_ROOM = (
 """The disk or the quota is full, what is there may not be written, or the process has no descriptor left."""
 
 
-def _answer_no_room(request: Request, error: Exception) -> JSONResponse:
+def _answer_no_room(request: Request, error: Exception) -> Response:
     """A disk that is full, or takes nothing, is no fault of the request; any other error of the system is ours."""
     assert isinstance(error, OSError)
     if error.errno not in _NO_ROOM:
@@ -105,7 +108,7 @@ def _answer_refused(request: Request, refused: Exception) -> JSONResponse:
     return JSONResponse({**refused.to_dict(), "docs": refused.docs}, 400)
 
 
-def _answer_unstorable(request: Request, _error: Exception) -> JSONResponse:
+def _answer_unstorable(request: Request, _error: Exception) -> Response:
     """Valid JSON can say what no database takes: half of a surrogate pair, a NUL on PostgreSQL, a moment before the
     first year, an integer of more than 64 bits."""
     problem = Problem("a value of the request is none that the hub can store", code="invalid", hint="Correct it.")
