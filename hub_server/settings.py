@@ -32,7 +32,7 @@ class Settings(BaseSettings):
     data: Path = Field(Path("hub-data"), description="Folder of the database, the blobs, and uploads on their way in.")
     database_url: str | None = Field(None, description="SQLAlchemy URL, as in postgresql+psycopg://user@host/hub.")
     storage: str | None = Field(None, description="URL of the blob store, as in s3://bucket/prefix.")
-    host: str = Field("127.0.0.1", description="Address to listen on.")
+    host: str = Field("127.0.0.1", min_length=1, description="Address to listen on.")
     port: int = Field(8080, ge=0, le=65535, description="Port to listen on; 0 takes a free one and prints it.")
     workers: int = Field(1, ge=1, le=256, description="Server processes.")
     public_url: str | None = Field(

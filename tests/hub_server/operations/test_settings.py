@@ -115,3 +115,10 @@ def test_the_hub_command_becomes_the_servers(tmp_path, arguments, code, shown):
     done = subprocess.run(line, capture_output=True, text=True, cwd=tmp_path, env=server_environment({}))
     assert done.returncode == code
     assert shown in done.stdout + done.stderr
+
+
+def test_an_empty_host_is_not_every_address(monkeypatch):
+    """A variable that is set to nothing would open the hub to the whole network."""
+    monkeypatch.setenv("HUB_HOST", "")
+    with pytest.raises(ConfigError, match="HUB_HOST"):
+        load_settings()
