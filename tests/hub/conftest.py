@@ -8,11 +8,18 @@ import pytest
 from uv import find_uv_bin
 
 from tests.support.archives import write_wheel
-from tests.support.published import publish
+from tests.support.hub import SLOW_ON_POSTGRESQL
+from tests.support.publish import publish_files
 from verifiers.cli.hub import main as command
 
 ALONE = {"Requires-Dist": []}
 """Headers of a package that needs nothing, so that nothing is asked of another index."""
+
+
+@pytest.fixture(params=SLOW_ON_POSTGRESQL)
+def hub(request):
+    """A running hub: what a client does is the same on either database."""
+    return request.getfixturevalue(f"{request.param}_hub")
 
 
 @pytest.fixture
@@ -72,7 +79,7 @@ def release(hub, tmp_path):
         folder = tmp_path / "dist" / owner.slug
         folder.mkdir(parents=True, exist_ok=True)
         wheel = write_wheel(folder, name, version, **{"headers": ALONE, **content})
-        publish(hub, owner, wheel)
+        publish_files(hub, owner, wheel)
         return Path(wheel)
 
     return make

@@ -3,8 +3,9 @@ import sys
 
 from tests.hub.conftest import ALONE, Place
 from tests.support.archives import pyproject_text, write_sdist
-from tests.support.published import publish, sha256_of
+from tests.support.publish import publish_files
 from verifiers.envs.origin import hub_origin
+from verifiers.hub.fetch import sha256_of
 from verifiers.hub.install import uv
 
 
@@ -75,7 +76,7 @@ def test_what_a_package_needs_from_the_hub_comes_along(hub, place, release, tmp_
     needs = {"Requires-Dist": ["base-env>=1.2"]}
     project = pyproject_text("demo-env", "0.1.0").replace("verifiers>=0.1", "base-env>=1.2")
     project += f'[tool.verifiers.hub]\ndependencies = ["{owner.slug}/base-env>=1.2"]\n'
-    publish(hub, owner, write_sdist(tmp_path, pyproject=project, headers=needs))
+    publish_files(hub, owner, write_sdist(tmp_path, pyproject=project, headers=needs))
     release(owner, headers=needs)
     ended = place.hub("install", f"{owner.slug}/demo-env")
     assert ended.code == 0, ended.err
@@ -187,7 +188,7 @@ def test_the_source_is_pulled_and_kept(hub, place, release, tmp_path):
     """Verified, unpacked beside us, and put over nothing unless asked to."""
     owner = hub.owner()
     release(owner)
-    publish(hub, owner, write_sdist(tmp_path, headers=ALONE))
+    publish_files(hub, owner, write_sdist(tmp_path, headers=ALONE))
     ended = place.hub("pull", f"{owner.slug}/demo-env@0.1.0", python=False)
     assert ended.code == 0, ended.err
     folder = tmp_path / "demo-env"

@@ -3,9 +3,9 @@ import tomllib
 import pytest
 from packaging.pylock import Pylock
 
-from tests.support.published import sha256_of
 from verifiers.envs.origin import hub_origin
 from verifiers.errors import ConfigError
+from verifiers.hub.fetch import sha256_of
 from verifiers.hub.lock_file import read_lock, to_text
 
 

@@ -5,12 +5,12 @@ import sys
 import pytest
 
 from tests.support.archives import MODULE
-from tests.support.published import sha256_of
 from verifiers.envs.provenance import environment_ref
 from verifiers.errors import EnvironmentInstallError, EnvironmentNotFoundError, HubUnavailableError
 from verifiers.evals.config import resolve
 from verifiers.evals.lookup import find_environment
 from verifiers.hub import prepare as module
+from verifiers.hub.fetch import sha256_of
 from verifiers.hub.prepare import Preparer
 from verifiers.hub.target import find_target
 

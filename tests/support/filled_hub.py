@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx
 from sqlalchemy import select
 
 from hub_server.accounts.models import Owner
@@ -58,16 +57,3 @@ def fill(context: Context, folder: Path) -> None:
     publish_files(context, "alice", write_wheel(folder, version="0.2.0"))
     publish_files(context, "alice", write_wheel(folder, name="hidden-env"), visibility="private")
     publish_files(context, "bob", write_wheel(folder, description="# Bob's\n"))
-
-
-def post_wheel(url: str, token: str, wheel: Path, **options: Any) -> httpx.Response:
-    """Upload a wheel as twine does."""
-    name, version = wheel.name.split("-")[:2]
-    form = {
-        ":action": "file_upload", "protocol_version": "1", "name": name, "version": version,
-        "metadata_version": "2.1", "filetype": "bdist_wheel", "pyversion": "py3",
-    }  # fmt: skip
-    return httpx.post(
-        f"{url}/legacy/", data=form, files={"content": (wheel.name, wheel.read_bytes())},
-        auth=("__token__", token), timeout=60, **options,
-    )  # fmt: skip

@@ -187,6 +187,10 @@ def postgresql_hub(tmp_path_factory: pytest.TempPathFactory, postgresql: Any) ->
         yield hub
 
 
+SLOW_ON_POSTGRESQL = ["sqlite", pytest.param("postgresql", marks=pytest.mark.slow)]
+"""Parameters of a fixture `hub` where the database hardly matters: the default suite runs such tests on one."""
+
+
 @pytest.fixture(params=["sqlite", "postgresql"])
 def hub(request: pytest.FixtureRequest) -> LiveHub:
     """A running hub, once on each database."""

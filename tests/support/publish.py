@@ -7,11 +7,13 @@
 from __future__ import annotations
 
 import hashlib
+from pathlib import Path
 from typing import Any
 
 import httpx
 
 from tests.support.archives import make_sdist, make_wheel, sdist_name, wheel_name
+from tests.support.uploads import form_fields, post_file
 from verifiers.hub.client import HubClient
 
 JSON_INDEX = {"Accept": "application/vnd.pypi.simple.v1+json"}
@@ -38,16 +40,17 @@ def publish(
 
 
 def upload(client: HubClient, filename: str, content: bytes, owner: str | None = None) -> httpx.Response:
-    """What twine and uv publish send for a wheel or a source archive."""
-    name, version = filename.removesuffix(".tar.gz").split("-")[:2]
-    is_wheel = filename.endswith(".whl")
-    form = {
-        ":action": "file_upload", "protocol_version": "1", "metadata_version": "2.4", "name": name,
-        "version": version, "filetype": "bdist_wheel" if is_wheel else "sdist",
-        "pyversion": "py3" if is_wheel else "source", "sha256_digest": hashlib.sha256(content).hexdigest(),
-    }  # fmt: skip
+    """What uv publish sends for a wheel or a source archive."""
     address = f"/{owner}/legacy/" if owner else "/legacy/"
+    form = form_fields(filename, content)
     return client.http.post(address, data=form, files={"content": (filename, content)})
+
+
+def publish_files(hub: Any, owner: Any, *files: Path) -> None:
+    """Publish wheels and source archives of this machine for an owner of a live hub, one upload each."""
+    for file in files:
+        answer = post_file(hub, owner.token, file)
+        assert answer.status_code == 200, answer.text
 
 
 def index_page(client: HubClient, address: str) -> dict[str, Any] | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -65,3 +66,8 @@ def post_upload(
 ) -> httpx.Response:
     """Upload a file as uv does; `changed` is what `upload_body` takes."""
     return post_body(hub, token, upload_body(filename, data, **changed), path=path)
+
+
+def post_file(hub: Any, token: str, file: Path) -> httpx.Response:
+    """Upload a wheel or a source archive of this machine."""
+    return post_upload(hub, token, file.name, file.read_bytes())

@@ -6,8 +6,8 @@ import httpx
 import pytest
 
 from tests.support.archives import write_wheel
-from tests.support.filled_hub import post_wheel
 from tests.support.hub import run_server, running_hub
+from tests.support.uploads import post_file
 
 
 @pytest.fixture
@@ -80,7 +80,7 @@ def test_the_sdk_is_served_beside_every_package(admin, sdk_wheel, tmp_path):
         assert "sdk/verifiers@1.0.0 is there now" in admin("add-sdk", sdk_wheel).stderr
         assert "was there already" in admin("add-sdk", sdk_wheel).stderr
         owner = hub.owner()
-        assert post_wheel(hub.url, owner.token, write_wheel(tmp_path)).is_success
+        assert post_file(hub, owner.token, write_wheel(tmp_path)).is_success
         for index in (f"/{owner.slug}/demo-env/simple", "/simple"):
             page = httpx.get(f"{hub.url}{index}/verifiers/")
             assert (page.status_code, sdk_wheel.name in page.text) == (200, True)

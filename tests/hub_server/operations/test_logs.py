@@ -8,8 +8,8 @@ import pytest
 
 from hub_server.operations.logs import masked
 from tests.support.archives import write_wheel
-from tests.support.filled_hub import post_wheel
 from tests.support.hub import PATIENCE, running_hub
+from tests.support.uploads import post_file
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +73,7 @@ def test_a_refusal_names_its_rule(hub, tmp_path):
     wheel = write_wheel(tmp_path, name="demo-env")
     bad = wheel.with_name("demo_env-9.9.9-py3-none-any.whl")
     bad.write_bytes(wheel.read_bytes())
-    answer = post_wheel(hub.url, owner.token, bad)
+    answer = post_file(hub, owner.token, bad)
     assert answer.status_code == 400
     assert f"[{line_of(hub, answer)['code']}]" in answer.text
 

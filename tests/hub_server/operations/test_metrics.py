@@ -4,8 +4,8 @@ import httpx
 import pytest
 
 from tests.support.archives import write_wheel
-from tests.support.filled_hub import post_wheel
 from tests.support.hub import running_hub
+from tests.support.uploads import post_file
 
 
 def numbers(url):
@@ -24,9 +24,9 @@ def test_what_is_counted(tmp_path, workers):
     with running_hub(tmp_path / "hub", workers=workers) as hub:
         owner = hub.owner()
         wheel = write_wheel(tmp_path)
-        assert post_wheel(hub.url, owner.token, wheel).status_code == 200
+        assert post_file(hub, owner.token, wheel).status_code == 200
         other = write_wheel(tmp_path, description="# Other\n")
-        refused = post_wheel(hub.url, owner.token, other)
+        refused = post_file(hub, owner.token, other)
         assert refused.status_code == 400
         for _ in range(12):  # each on a connection of its own: whichever process takes it
             assert httpx.get(f"{hub.url}/{owner.slug}/simple/demo-env/").status_code == 200

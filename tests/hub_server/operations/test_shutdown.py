@@ -7,8 +7,8 @@ import time
 import httpx
 
 from tests.support.archives import write_wheel
-from tests.support.filled_hub import post_wheel
 from tests.support.hub import running_hub, start_hub
+from tests.support.uploads import post_file
 
 
 class SlowUpload(threading.Thread):
@@ -98,4 +98,4 @@ def test_an_upload_that_takes_too_long_is_refused(tmp_path):
     assert list((tmp_path / "hub" / "incoming").iterdir()) == []
     with running_hub(tmp_path / "hub") as again:
         assert httpx.get(f"{again.url}/{owner.slug}/simple/demo-env/").status_code == 404
-        assert post_wheel(again.url, owner.token, wheel).status_code == 200
+        assert post_file(again, owner.token, wheel).status_code == 200
