@@ -69,7 +69,7 @@ def test_every_rule_is_broken_by_a_test():
 
 
 @given(st.data())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_no_change_of_a_wheel_ends_otherwise_than_with_a_verdict(tmp_path_factory, data):
     """Whatever bytes are changed: facts, or a refusal, never another error."""
     whole = bytearray(make_wheel(dist_info={"entry_points.txt": "[console_scripts]\na = demo_env:main\n"}))
@@ -104,7 +104,7 @@ TEXTS = st.text(st.characters(codec="utf-8"), max_size=60)
 
 
 @given(member=st.sampled_from(TOLD), text=TEXTS)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_no_text_in_the_metadata_folder_ends_otherwise_than_with_a_verdict(tmp_path_factory, member, text):
     """The files of dist-info may say anything."""
     folder = tmp_path_factory.mktemp("said")

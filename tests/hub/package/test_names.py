@@ -143,6 +143,7 @@ def modules_of(distribution):
     return {top for top in tops if top.isidentifier() and top != "__pycache__"}
 
 
+@pytest.mark.slow
 def test_the_protected_modules_are_those_that_are_installed():
     """Every module of what `verifiers` requires is listed; a new one is added to verifiers/hub/package/protected.py."""
     installed = {module for name in required("verifiers") - {"verifiers"} for module in modules_of(name)}
