@@ -90,11 +90,15 @@ deps: $(VENV)/.dev
 format: $(VENV)/.dev  ## let ruff mend what it can
 	$(BIN)/ruff check --fix .
 
-test: $(VENV)/.dev  ## the default test suite
-	$(BIN)/pytest -m 'not slow and not differential' $(ARGS)
+# Two processes: much of the time is spent waiting for servers and commands. A file's tests stay together, since they
+# share what is slow to start.
+PARALLEL := --numprocesses 2 --dist loadfile
 
-test-all: $(VENV)/.ray  ## every test, the slow ones too
-	$(BIN)/pytest -m 'not differential' $(ARGS)
+test: $(VENV)/.dev  ## the default test suite
+	$(BIN)/pytest $(PARALLEL) -m 'not slow and not differential' $(ARGS)
+
+test-all: test-ray  ## every test, the slow ones too; those on a Ray cluster first, since there is one
+	$(BIN)/pytest $(PARALLEL) -m 'not differential and not ray' $(ARGS)
 
 test-ray: $(VENV)/.ray  ## the tests on a Ray cluster of this machine
 	$(BIN)/pytest -m ray $(ARGS)
