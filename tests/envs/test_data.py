@@ -96,7 +96,9 @@ def test_another_hub_content_is_a_warning(hub: list[Any], caplog: pytest.LogCapt
 
 
 @pytest.mark.parametrize(
-    "content", [b"not gzip", gzip.compress(b"{broken"), gzip.compress(WHOLE)[:-9]], ids=["not gzip", "not JSON", "cut off"]
+    "content",
+    [b"not gzip", gzip.compress(b"{broken"), gzip.compress(WHOLE)[:-9]],
+    ids=["not gzip", "not JSON", "cut off"],
 )
 def test_damaged_files_are_one_clear_error(folder: Path, content: bytes) -> None:
     """No gzip, no JSON, and a file that was cut off."""
