@@ -18,7 +18,7 @@ export OPENBLAS_NUM_THREADS ?= 1
 export MKL_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: help setup demo hub check lint types contracts deps format test test-all test-ray test-differential test-matrix docs \
+.PHONY: help setup demo hub check lint types contracts deps format test test-all test-most test-ray test-differential test-matrix docs \
 	bench tidy clean
 
 help:  ## list the targets
@@ -90,15 +90,17 @@ deps: $(VENV)/.dev
 format: $(VENV)/.dev  ## let ruff mend what it can
 	$(BIN)/ruff check --fix .
 
-# Two processes: much of the time is spent waiting for servers and commands. A file's tests stay together, since they
-# share what is slow to start.
-PARALLEL := --numprocesses 2 --dist loadfile
+# Two processes: much of the time is spent waiting for servers and commands.
+PARALLEL := --numprocesses 2 --dist worksteal
 
 test: $(VENV)/.dev  ## the default test suite
 	$(BIN)/pytest $(PARALLEL) -m 'not slow and not differential' $(ARGS)
 
 test-all: test-ray  ## every test, the slow ones too; those on a Ray cluster first, since there is one
 	$(BIN)/pytest $(PARALLEL) -m 'not differential and not ray' $(ARGS)
+
+test-most: test-ray  ## what CI runs: all but what takes minutes (kills at each point, real archives, the walk on PostgreSQL)
+	$(BIN)/pytest $(PARALLEL) -m 'not differential and not ray and not long' $(ARGS)
 
 test-ray: $(VENV)/.ray  ## the tests on a Ray cluster of this machine
 	$(BIN)/pytest -m ray $(ARGS)

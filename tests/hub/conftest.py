@@ -8,7 +8,7 @@ import pytest
 from uv import find_uv_bin
 
 from tests.support.archives import write_wheel
-from tests.support.hub import SLOW_ON_POSTGRESQL
+from tests.support.hub import SLOW_ON_POSTGRESQL, running_hub
 from tests.support.publish import publish_files
 from verifiers.cli.hub import main as command
 
@@ -63,6 +63,20 @@ class Place:
 
     def distribution(self, name):
         return next(iter(metadata.distributions(name=name, path=[str(self.site)])), None)
+
+
+@pytest.fixture(scope="session")
+def sqlite_hub(tmp_path_factory):
+    """A hub without the SDK's wheel: tests elsewhere give the shared one a wheel, and locks then hold it."""
+    with running_hub(tmp_path_factory.mktemp("hub")) as hub:
+        yield hub
+
+
+@pytest.fixture(scope="session")
+def postgresql_hub(tmp_path_factory, postgresql):
+    """The same on PostgreSQL."""
+    with running_hub(tmp_path_factory.mktemp("hub"), database_url=postgresql()) as hub:
+        yield hub
 
 
 @pytest.fixture

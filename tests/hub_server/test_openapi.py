@@ -23,6 +23,7 @@ def send(case, place, token):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_no_request_makes_the_hub_fail(hub):
     """Requests of every route, with a token and without, on names that are there and on others: below 500."""

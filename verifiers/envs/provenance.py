@@ -27,7 +27,8 @@ def environment_ref(env_id: str) -> dict[str, Any]:
     """`{"name", "version", "digest"}` of a loaded environment; version and digest are None where unknown."""
     owner, name, _ = split_id(env_id)
     module = sys.modules.get(module_name(env_id))
-    location = Path(module.__file__) if module is not None and module.__file__ else None
+    file = getattr(module, "__file__", None)  # a session at a prompt or in a notebook has none
+    location = Path(file) if file else None
     distribution = _owning_distribution(name, location)
     if distribution is not None:
         version: str | None = distribution.version

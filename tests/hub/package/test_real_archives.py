@@ -66,6 +66,7 @@ def refusals(folder: Path, *, environment: bool = False) -> dict[str, str | None
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(PATIENCE + 50)
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_what_a_build_tool_makes_passes(backend: str, tmp_path: Path) -> None:
@@ -87,6 +88,7 @@ def download(into: Path, names: str, *options: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(PATIENCE + 50)
 def test_popular_wheels_pass(tmp_path: Path) -> None:
     """Wheels that people install every day, by every common tool."""
@@ -96,6 +98,7 @@ def test_popular_wheels_pass(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(PATIENCE + 50)
 def test_popular_source_archives_pass(tmp_path: Path) -> None:
     """Source archives by hatchling, flit, setuptools, poetry-core and pdm."""

@@ -67,6 +67,7 @@ def check(data, url):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("point", POINTS)
 def test_an_upload_survives_a_kill(database_url, tmp_path, point):
     """The release is there only if it was committed; the same upload again is a 200, and one file is there."""
@@ -83,6 +84,7 @@ def test_an_upload_survives_a_kill(database_url, tmp_path, point):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("point", POINTS[1:])
 def test_a_session_survives_a_kill(database_url, tmp_path, point):
     """The next push goes on with the session that was being published."""
