@@ -14,11 +14,11 @@ import re
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from importlib import metadata
 from types import ModuleType
 from typing import Any
 
 from verifiers.envs.environment import Environment
+from verifiers.envs.installed import installed_package, installed_packages
 from verifiers.error_text import place_of, text_of
 from verifiers.errors import (
     NEWER_API,
@@ -107,7 +107,7 @@ def import_environment(env_id: str) -> ModuleType:
 
 
 def _not_found(env_id: str, module: str) -> EnvironmentNotFoundError:
-    installed = {dist.name for dist in metadata.distributions() if dist.name}
+    installed = {name for name, _ in installed_packages()}
     near = difflib.get_close_matches(module.replace("_", "-"), installed, n=3)
     meant = f" Did you mean {', '.join(near)}?" if near else ""
     return EnvironmentNotFoundError(
@@ -119,13 +119,10 @@ def _not_found(env_id: str, module: str) -> EnvironmentNotFoundError:
 def _check_version(name: str, version: str | None) -> None:
     if version is None:
         return
-    try:
-        installed = metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return  # loaded from a folder: there is no installed version to compare with
-    if installed != version:
+    installed = installed_package(name)  # None if loaded from a folder: there is no version to compare with
+    if installed is not None and installed.version != version:
         raise EnvironmentNotFoundError(
-            f"{name}@{version} was asked for, but {installed} is installed",
+            f"{name}@{version} was asked for, but {installed.version} is installed",
             hint=f"Install that version: vf-install {name}@{version}",
         )
 

@@ -16,6 +16,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from verifiers.envs.installed import installed_package
 from verifiers.envs.load import module_name, split_id
 from verifiers.envs.origin import direct_url, hub_origin, noted_digest
 from verifiers.types import VersionInfo
@@ -67,11 +68,8 @@ def package_version() -> str:
 
 def _owning_distribution(name: str, location: Path | None) -> metadata.Distribution | None:
     """The installed distribution of that name, if the module really comes from it."""
-    try:
-        distribution = metadata.distribution(name)
-    except (metadata.PackageNotFoundError, ValueError):
-        return None
-    if location is None:
+    distribution = installed_package(name)
+    if distribution is None or location is None:
         return None
     owns = any(Path(str(file.locate())) == location for file in distribution.files or [])
     return distribution if owns else None

@@ -15,10 +15,10 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from verifiers.envs.installed import installed_package, installed_packages
 from verifiers.envs.load import module_name, split_id
 from verifiers.envs.origin import hub_origin
 from verifiers.errors import ConfigError, EnvironmentLoadError, EnvironmentNotFoundError
@@ -113,10 +113,8 @@ def _installed_release(env_id: str) -> FoundEnvironment | None:
     owner, name, wanted = split_id(env_id)
     if owner is None or wanted is None:
         return None
-    try:
-        hub = hub_origin(metadata.distribution(name))
-    except metadata.PackageNotFoundError:
-        return None
+    distribution = installed_package(name)
+    hub = hub_origin(distribution) if distribution is not None else None
     return find_installed(env_id) if hub is not None and (hub.owner, hub.version) == (owner, wanted) else None
 
 
@@ -127,9 +125,8 @@ def find_installed(env_id: str) -> FoundEnvironment | None:
     if spec is None:
         return None
     origin = Path(spec.origin) if spec.origin and spec.has_location else None
-    try:
-        distribution = metadata.distribution(name)
-    except metadata.PackageNotFoundError:
+    distribution = installed_package(name)
+    if distribution is None:
         return FoundEnvironment(env_id, origin or Path(), None, False, _defaults_beside(origin, name))
     version, hub = distribution.version, hub_origin(distribution)
     if owner is not None and hub is not None and hub.owner != owner:
@@ -160,10 +157,8 @@ def _defaults_beside(module: Path | None, name: str) -> dict[str, Any]:
 
 def _shipped_projects(module: Path | None, name: str) -> Iterator[Path]:
     """Where an installed pyproject may be: in the wheel's own metadata folder (ours), otherwise beside the module."""
-    try:
-        files = metadata.files(name) or []
-    except metadata.PackageNotFoundError:
-        files = []
+    distribution = installed_package(name)
+    files = (distribution.files if distribution is not None else None) or []
     yield from (Path(str(file.locate())) for file in files if file.match("*.dist-info/extra_metadata/pyproject.toml"))
     if module is not None:
         yield from (folder / "pyproject.toml" for folder in (module.parent, module.parent.parent))
@@ -192,10 +187,10 @@ def _local_names(env_dir: Path) -> Iterator[str]:
 
 def _installed_names() -> Iterator[str]:
     """Installed distributions that say they are environments, or that need this package."""
-    for distribution in metadata.distributions():
+    for name, distribution in installed_packages():
         needs = any(re.match(r"verifiers\b", requirement) for requirement in distribution.requires or ())
         if needs or distribution.entry_points.select(group="verifiers.environments"):
-            yield distribution.name
+            yield name
 
 
 # --- projects -------------------------------------------------------------------------------------------------

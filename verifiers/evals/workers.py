@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import logging
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, suppress
-from importlib import metadata
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from verifiers.clients.model_file import cache_dir
+from verifiers.envs.installed import installed_package
 from verifiers.envs.load import module_name, split_id
+from verifiers.envs.origin import direct_url
 from verifiers.errors import ConfigError, EnvironmentInstallError
 from verifiers.evals.lookup import find_environment
 from verifiers.rollouts.engine import EngineOptions, OnSealed
@@ -162,8 +162,7 @@ def _source(config: EvalConfig) -> Source:
 
 def _editable(name: str) -> Path | None:
     """The folder of a distribution that is installed as an editable one."""
-    with suppress(metadata.PackageNotFoundError):
-        url = json.loads(metadata.distribution(name).read_text("direct_url.json") or "{}")
-        if (url.get("dir_info") or {}).get("editable"):
-            return Path(unquote(urlsplit(url["url"]).path))
-    return None
+    distribution = installed_package(name)
+    url = direct_url(distribution) if distribution is not None else {}
+    editable = bool((url.get("dir_info") or {}).get("editable"))
+    return Path(unquote(urlsplit(url["url"]).path)) if editable else None

@@ -10,11 +10,11 @@ import ast
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
-from importlib import metadata
 from pathlib import Path
 
 from packaging.utils import canonicalize_name
 
+from verifiers.envs.installed import homes_of_modules
 from verifiers.validation.findings import Findings, NotCheckedError, Severity, check
 from verifiers.validation.project import closure, requirement
 from verifiers.validation.subject import Subject
@@ -83,10 +83,7 @@ def _sorted_out(imported: Mapping[str, str], requirements: Sequence[str]) -> tup
     return missing, borrowed
 
 
-@cache
-def _distributions() -> Mapping[str, Sequence[str]]:
-    """Which packages hold a module of that name. Reads every installed package: once is enough."""
-    return metadata.packages_distributions()
+_distributions = cache(homes_of_modules)  # reads every installed package: once is enough
 
 
 def _imports(sources: Sequence[Path]) -> Iterator[tuple[str, str]]:

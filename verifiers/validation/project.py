@@ -8,6 +8,7 @@ from __future__ import annotations
 import email.message
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
+from verifiers.envs.installed import homes_of_modules, installed_package, told_by
 from verifiers.errors import ConfigError
 from verifiers.evals.lookup import FoundEnvironment
 from verifiers.settings import read_toml, table_at
@@ -97,30 +99,36 @@ def _is_test(path: Path, base: Path) -> bool:
 
 
 def _of_package(found: FoundEnvironment, module: str) -> Project | None:
-    name = next(iter(metadata.packages_distributions().get(module, [])), found.env_id.rpartition("/")[2])
-    try:
-        distribution = metadata.distribution(name)
-    except metadata.PackageNotFoundError:
+    name = next(iter(homes_of_modules().get(module, [])), found.env_id.rpartition("/")[2])
+    distribution = installed_package(name)
+    if distribution is None:
         return None
     text = distribution.read_text("extra_metadata/pyproject.toml")
     settings: Mapping[str, Any] = {}
     if text is not None:
         settings = _settings_in(text, name)
-    told = distribution.metadata
     needs = list(distribution.requires or ())
-    body = told.get_payload() if isinstance(told, email.message.Message) else told["Description"]
+    told = partial(told_by, distribution)
+    body = _body(distribution)
     origin = found.path
     return Project(
-        name=told["Name"],
-        version=told["Version"],
+        name=told("Name"),
+        version=told("Version"),
         dependencies=tuple(one for one in needs if "extra ==" not in one),
         optional_dependencies=tuple(one for one in needs if "extra ==" in one),
-        keywords=tuple((told["Keywords"] or "").replace(",", " ").split()),
-        licence=bool(told["License"] or told["License-Expression"]),
-        readme=body if isinstance(body, str) and body.strip() else None,
+        keywords=tuple((told("Keywords") or "").replace(",", " ").split()),
+        licence=bool(told("License") or told("License-Expression")),
+        readme=body if body.strip() else None,
         sources=_sources(origin.parent if origin.stem == module else origin.parent.parent, module),
         settings=settings,
     )
+
+
+def _body(distribution: metadata.Distribution) -> str:
+    """The text below the fields of METADATA, where a package's description stands; of old ones a field of its own."""
+    fields = distribution.metadata
+    body = fields.get_payload() if isinstance(fields, email.message.Message) else None
+    return body if isinstance(body, str) and body.strip() else told_by(distribution, "Description") or ""
 
 
 def _settings_in(text: str, name: str) -> Mapping[str, Any]:
@@ -157,11 +165,11 @@ def closure(requirements: Sequence[str]) -> tuple[set[str], set[str]]:
         if name in seen:
             continue
         seen.add(name)
-        try:
-            needs = metadata.requires(wanted.name) or []
-        except metadata.PackageNotFoundError:
+        distribution = installed_package(name)
+        if distribution is None:
             absent.add(name)
             continue
+        needs = distribution.requires or []
         # An extra brings its own; which ones were asked for is known only for what is named directly.
         waiting += [need for need in needs if _applies(need, wanted.extras)]
     return seen, absent

@@ -18,6 +18,7 @@ from importlib import metadata
 from pathlib import Path
 
 import verifiers.rollouts
+from verifiers.envs.installed import installed_package
 from verifiers.envs.provenance import project_digest, tree_digest
 from verifiers.errors import EnvironmentInstallError
 from verifiers.rollouts.workers.uv import uv
@@ -103,10 +104,9 @@ def _only_wheel(folder: Path) -> Path:
 
 
 def _distribution(name: str) -> metadata.Distribution:
-    try:
-        return metadata.distribution(name)
-    except metadata.PackageNotFoundError as error:
-        raise EnvironmentInstallError(f"{name} is not installed", cause=error) from error
+    if (distribution := installed_package(name)) is None:
+        raise EnvironmentInstallError(f"{name} is not installed")
+    return distribution
 
 
 def _files(distribution: metadata.Distribution) -> list[tuple[str, Path]]:
