@@ -123,6 +123,22 @@ async def test_a_worker_that_dies_while_loading_says_what_it_said(tmp_path):
     assert caught.value.said == "about to fall"
 
 
+@pytest.mark.parametrize("ending", ["raise RuntimeError('broken here')", "os._exit(3)", "time.sleep(600)"])
+def test_a_worker_that_does_not_load_is_told_on_uvloop_too(tmp_path, ending):
+    """Its transports give no socket once they close, and Ray's actors run on it."""
+    uvloop = pytest.importorskip("uvloop")
+    expected = (EnvironmentLoadError, WorkerDiedError)
+
+    async def start() -> None:
+        link = ProcessLink(load_of(tmp_path, write_environment(tmp_path, "toy", ending)), load_seconds=2)
+        with pytest.raises(expected):
+            await link.start()
+        assert not alive(link.pid)
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(start())
+
+
 async def test_loading_has_a_deadline(tmp_path):
     """A worker that never gets ready is ended."""
     link = ProcessLink(load_of(tmp_path, write_environment(tmp_path, "slow", "time.sleep(600)")), load_seconds=3)

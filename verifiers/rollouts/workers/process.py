@@ -300,9 +300,10 @@ class _Channel(asyncio.Protocol):
 
     def finish(self) -> None:
         """The other end's process is gone: take what it sent before, then end."""
-        descriptor = self._transport.get_extra_info("socket").fileno() if self._transport is not None else -1
-        if descriptor >= 0 and not self._ended:
-            with socket.socket(fileno=os.dup(descriptor)) as rest, contextlib.suppress(OSError):
+        # A transport that is closing may have none: None with uvloop, which Ray uses, a closed one with asyncio.
+        ours = self._transport.get_extra_info("socket") if self._transport is not None else None
+        if not self._ended and ours is not None and ours.fileno() >= 0:
+            with socket.socket(fileno=os.dup(ours.fileno())) as rest, contextlib.suppress(OSError):
                 while data := rest.recv(1 << 18, socket.MSG_DONTWAIT):
                     self.data_received(data)
         self._end()
