@@ -24,7 +24,7 @@ from hub_server.operations import api as operations
 from hub_server.operations.metrics import watch
 from hub_server.operations.middleware import Watch, note
 from hub_server.packages import api as packages, manage_api as projects
-from hub_server.pages import api as owner_projects, pages
+from hub_server.pages import pages
 from hub_server.problems import Problem, Unavailable
 from hub_server.publishing import api as publishing, legacy
 from hub_server.publishing.errors import NoSpace
@@ -64,7 +64,7 @@ def create_app(settings: Settings) -> FastAPI:
     app.add_exception_handler(RequestValidationError, _answer_invalid)
     app.router.routes.insert(0, index)
     # Order matters: what is named comes before `/{owner}/…`.
-    routers = (operations, accounts, projects, legacy, publishing, resolution, search, owner_projects, packages)
+    routers = (operations, accounts, projects, legacy, publishing, resolution, search, packages)
     for router in (one.router for one in (*routers, pages)):
         app.include_router(router)
     return app

@@ -18,7 +18,7 @@ from cyclopts import App, CycloptsError, Parameter
 
 from hub_server.problems import DOCS, Problem
 from hub_server.settings import Settings, load_settings
-from verifiers.errors import ConfigError, Error, ExitCode
+from verifiers.errors import ConfigError, Error, ExitCode, HubRefusedError
 
 if TYPE_CHECKING:
     from hub_server.context import Context
@@ -83,7 +83,7 @@ def run(arguments: list[str]) -> int:
     except Error as error:
         return _fail(error, arguments)
     except Problem as problem:
-        return _fail(ConfigError(problem.message, hint=problem.hint), arguments, problem.code, DOCS)
+        return _fail(HubRefusedError(problem.message, hint=problem.hint), arguments, problem.code, DOCS)
     except KeyboardInterrupt:
         sys.stderr.write("interrupted\n")
         return ExitCode.INTERRUPTED

@@ -76,7 +76,7 @@ def find_owner(session: Session, slug: str, *, lock: bool = False) -> Owner:
     query = select(Owner).where(Owner.slug == slug)
     owner = session.scalar(query.with_for_update() if lock else query)
     if owner is None:
-        raise NotFound(f"there is no owner {slug}")
+        raise NotFound(f"there is no owner {slug}", hint="Check its name; hub owner list shows yours.")
     return owner
 
 

@@ -21,9 +21,9 @@ from hub_server.packages.service import latest_of, release_of, releases_of, visi
 from hub_server.packages.urls import base_url
 from hub_server.pages.readme import readme_html
 from hub_server.pages.render import STYLE, PageRoute, page
-from hub_server.pages.service import newest_releases, projects_of
+from hub_server.pages.service import newest_releases
 from hub_server.pages.shown import checked, needs, recipes
-from hub_server.search.service import search
+from hub_server.search.service import projects_of, search
 from verifiers.hub.schema import ReleaseInfo
 
 NEWEST = 20

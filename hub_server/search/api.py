@@ -1,4 +1,4 @@
-"""The route of search."""
+"""The routes that find projects: by words, and by owner."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request
 
 from hub_server.accounts.auth import HubContext, OptionalPrincipal, client_of
-from hub_server.search.service import search
+from hub_server.search.service import projects_of, search
 from hub_server.security.rates import spend
-from verifiers.hub.schema import SearchAnswer
+from verifiers.hub.schema import OwnerProjects, SearchAnswer
 
 router = APIRouter(prefix="/api/v1", tags=["search"])
 
@@ -30,3 +30,10 @@ def find_projects(
     spend(context.database, context.settings, "search", client_of(request))
     with context.database.read() as session:
         return search(session, q, principal, limit, after)
+
+
+@router.get("/owners/{owner}/projects")
+def owner_projects(owner: str, context: HubContext, principal: OptionalPrincipal) -> OwnerProjects:
+    """The projects of an owner that the caller may see, by name."""
+    with context.database.read() as session:
+        return projects_of(session, owner, principal)

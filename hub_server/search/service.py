@@ -16,14 +16,14 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from sqlalchemy import ColumnElement, and_, func, literal, select, tuple_
-from sqlalchemy.orm import InstrumentedAttribute, Session, aliased, lazyload, load_only
+from sqlalchemy.orm import InstrumentedAttribute, Session, aliased, lazyload, load_only, selectinload
 
-from hub_server.accounts.service import Principal
+from hub_server.accounts.service import Principal, find_owner
 from hub_server.packages.models import Project, Release, SearchTerm
 from hub_server.packages.service import latest_of, visible_where
 from hub_server.packages.terms import NAME, PLACES, words
 from hub_server.search.errors import BadCursor
-from verifiers.hub.schema import SearchAnswer, SearchHit
+from verifiers.hub.schema import OwnerProjects, SearchAnswer, SearchHit
 
 MAX_WORDS = 8
 _BEYOND = "\U0010ffff"
@@ -140,18 +140,28 @@ def _begins(column: InstrumentedAttribute[str], beginning: str) -> ColumnElement
     return and_(column >= beginning, column < beginning + _BEYOND)
 
 
-OF_HIT = (Release.project_id, Release.given_version, Release.yanked_at, Release.deleted_at, Release.summary)
+_OF_HIT = (Release.project_id, Release.given_version, Release.yanked_at, Release.deleted_at, Release.summary)
 """What `hit_of` looks at of a release."""
 
 
 def _hits(session: Session, ids: Sequence[int]) -> list[SearchHit]:
     projects = {one.id: one for one in session.scalars(select(Project).where(Project.id.in_(ids)))}
-    query = select(Release).options(load_only(*OF_HIT), lazyload(Release.project))
+    query = select(Release).options(load_only(*_OF_HIT), lazyload(Release.project))
     query = query.where(Release.project_id.in_(ids), Release.deleted_at.is_(None))
     releases: dict[int, list[Release]] = defaultdict(list)
     for release in session.scalars(query):
         releases[release.project_id].append(release)
     return [hit_of(projects[id], releases[id]) for id in ids]
+
+
+def projects_of(session: Session, slug: str, principal: Principal | None) -> OwnerProjects:
+    """An owner and what the caller may see of its projects, by name. NotFound if there is no such owner."""
+    owner = find_owner(session, slug)
+    query = select(Project).where(Project.owner_id == owner.id, visible_where(session, principal))
+    releases = selectinload(Project.releases).options(load_only(*_OF_HIT), lazyload(Release.project))
+    found = session.scalars(query.options(releases).order_by(Project.name))
+    hits = [hit_of(project, project.releases) for project in found]
+    return OwnerProjects(owner=owner.slug, kind=owner.kind, created_at=owner.created_at, projects=hits)
 
 
 def hit_of(project: Project, releases: Sequence[Release]) -> SearchHit:

@@ -1,0 +1,58 @@
+"""The frame that all commands share: read the line, run, answer for every way it can end.
+
+    app = App(name="vf-demo", version=package_version, suppress_keyboard_interrupt=False, …)
+
+    def main(arguments: Sequence[str] | None = None) -> None:
+        start(run, arguments)
+
+    def run(arguments: list[str]) -> int:
+        return framed(arguments, lambda output: parsed(app, arguments, "vf-demo --help lists the options."))
+
+What a command does is its own file's business, what it prints `verifiers.cli.output`'s.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+from cyclopts import App, CycloptsError
+
+from verifiers.cli.output import Output, run_command, with_standard_streams
+from verifiers.errors import ConfigError, ExitCode
+from verifiers.exits import leave
+
+
+def package_version() -> str:
+    """What `--version` prints."""
+    from importlib.metadata import version  # email and more, for which `--help` need not wait
+
+    return version("verifiers")
+
+
+def start(run: Callable[[list[str]], int], arguments: Sequence[str] | None) -> NoReturn:
+    """An entry point: run the command with the process's own arguments, or these, and end the process."""
+    if arguments is not None:
+        raise SystemExit(run(list(arguments)))
+    with_standard_streams()
+    leave(run(sys.argv[1:]))
+
+
+def framed(arguments: Sequence[str], command: Callable[[Output], Any]) -> int:
+    """Run a command and return its exit code; what is none (help was printed) is a success."""
+    output = Output(json="--json" in arguments, verbose=bool({"--verbose", "-v"} & set(arguments)))
+
+    def to_its_end() -> ExitCode:
+        result = command(output)
+        return ExitCode(result) if isinstance(result, int) else ExitCode.OK
+
+    return run_command(to_its_end, output)
+
+
+def parsed(app: App, arguments: Sequence[str], hint: str) -> Any:
+    """What the called function returned. ConfigError with `hint` for a line that the command does not take."""
+    try:
+        return app(list(arguments), exit_on_error=False, print_error=False, result_action="return_value")
+    except CycloptsError as error:
+        raise ConfigError(str(error).strip(), hint=hint, cause=error) from error
