@@ -393,7 +393,7 @@ def test_flags_of_v0_keep_letter_and_meaning(flag, argument, setting, value):
     given = [flag] if argument is None else [flag, argument]
     orders = [["toy", *given], [*given, "toy"]] if argument is not None else [["toy", *given]]
     for arguments in orders:
-        request = command._parsed(arguments)
+        request = command.request_of(arguments)
         assert request.environments == ("toy",)
         settings = command._settings(request.flags, command.Output())
         assert settings == ({} if setting is None else {setting: value})
@@ -401,7 +401,7 @@ def test_flags_of_v0_keep_letter_and_meaning(flag, argument, setting, value):
 
 def test_headers_repeat_and_short_flags_combine():
     """Repeatable flags collect; -vA is -v -A."""
-    request = command._parsed(["toy", "--header", "A: b", "--header", "C: d", "-vA"])
+    request = command.request_of(["toy", "--header", "A: b", "--header", "C: d", "-vA"])
     assert request.flags.given() == {"header": ["A: b", "C: d"], "verbose": True, "abbreviated_summary": True}
 
 

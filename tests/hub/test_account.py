@@ -128,7 +128,7 @@ def test_an_organisation_is_made_and_has_members(hub, owner, person, tmp_path):
     """A site admin makes it; its admin adds, changes and removes; the audit log tells."""
     root = Person(tmp_path / "root", hub.url, hub.root.token)
     team = f"{owner.slug}-team"
-    assert root.hub("owner", "create", team, "--organisation", "--admin", owner.slug).code == 0
+    assert root.hub("owner", "create", team, "--kind", "organisation", "--admin", owner.slug).code == 0
     new = root.hub("owner", "create", f"{owner.slug}-bob", "--json").data
     assert new["token"].startswith("envhub_")
     assert person.hub("owner", "create", "somebody").code == 3

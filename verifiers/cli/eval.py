@@ -7,17 +7,16 @@ with files and variables is `verifiers.evals.config`, playing is `verifiers.eval
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
-from cyclopts import App, CycloptsError, Group, Parameter
+from cyclopts import App, Group, Parameter
 
-from verifiers.cli.output import Output, run_command, with_standard_streams
+from verifiers.cli.frame import framed, package_version, parsed, start
+from verifiers.cli.output import Output
 from verifiers.errors import ConfigError, ExitCode
-from verifiers.exits import leave
 from verifiers.hub.ids import is_hub_id
 
 if TYPE_CHECKING:
@@ -201,12 +200,6 @@ class Request(NamedTuple):
     flags: EvalFlags
 
 
-def _version() -> str:
-    from importlib.metadata import version
-
-    return version("verifiers")
-
-
 app = App(
     name="vf-eval",
     suppress_keyboard_interrupt=False,  # run_command answers for it
@@ -214,15 +207,15 @@ app = App(
         "Evaluate a model on environments: play tasks, score them, save every rollout.\n\n"
         "  vf-eval arithmetic -m local          the embedded model, no key needed\n"
         "  vf-eval gsm8k -m MODEL -b URL -n 20  any OpenAI-compatible endpoint\n"
-        "  vf-eval alice/demo@0.1.0 -m MODEL    a release of a hub, installed if it is not there\n"
+        "  vf-eval alice/demo@0.1.0 -m MODEL    a release of a hub, installed if missing\n"
         "  vf-eval nightly.toml                 several evaluations from a file\n"
         "  vf-eval --resume PATH                continue an interrupted run\n"
-        "  vf-eval --rescore PATH               score a run again after a change of the rubric"
+        "  vf-eval --rescore PATH               score a run again with the rubric as it is"
     ),
     help_format="plaintext",
     version_format="plaintext",
     usage="Usage: vf-eval ENVIRONMENT_OR_TOML... [OPTIONS]",
-    version=_version,
+    version=package_version,
     version_flags=["--version"],
 )
 
@@ -239,20 +232,16 @@ def parse(
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """The entry point `vf-eval`. Ends the process with one of the exit codes of `verifiers.errors.ExitCode`."""
-    if arguments is not None:
-        raise SystemExit(run(list(arguments)))
-    with_standard_streams()
-    leave(run(sys.argv[1:]))
+    start(run, arguments)
 
 
 def run(arguments: list[str]) -> int:
     """Run the command and return its exit code."""
-    output = Output(json="--json" in arguments, verbose=bool({"--verbose", "-v"} & set(arguments)))
-    return run_command(lambda: _command(arguments, output), output)
+    return framed(arguments, lambda output: _command(arguments, output))
 
 
 def _command(arguments: list[str], output: Output) -> ExitCode:
-    request = _parsed(arguments)
+    request = request_of(arguments)
     if request is None:  # --help and --version have been answered
         return ExitCode.OK
     flags = request.flags
@@ -296,14 +285,9 @@ def _preparer(flags: EvalFlags, output: Output) -> Prepare:
     return prepare
 
 
-def _parsed(arguments: list[str]) -> Request | None:
-    try:
-        parsed = app(
-            _with_bare_flags(arguments), exit_on_error=False, print_error=False, result_action="return_value"
-        )
-    except CycloptsError as error:
-        raise ConfigError(str(error), hint="vf-eval --help lists the options.", cause=error) from error
-    return parsed if isinstance(parsed, Request) else None
+def request_of(arguments: list[str]) -> Request | None:
+    request = parsed(app, _with_bare_flags(arguments), "vf-eval --help lists the options.")
+    return request if isinstance(request, Request) else None
 
 
 def _with_bare_flags(arguments: Sequence[str]) -> list[str]:

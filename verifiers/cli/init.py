@@ -21,9 +21,10 @@ from pathlib import Path
 from string import Template
 from typing import Annotated, Literal, get_args
 
-from cyclopts import App, CycloptsError, Parameter
+from cyclopts import App, Parameter
 
-from verifiers.cli.output import Output, run_command
+from verifiers.cli.frame import framed, parsed, start
+from verifiers.cli.output import Output
 from verifiers.errors import ConfigError, ExitCode, StoreError
 
 Kind = Literal["single-turn", "multi-turn", "tool"]
@@ -194,17 +195,9 @@ def _report(scaffold: Scaffold, folder: Path, done: Mapping[str, Sequence[Path]]
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """The entry point `vf-init`."""
-    raise SystemExit(run(list(sys.argv[1:] if arguments is None else arguments)))
+    start(run, arguments)
 
 
 def run(arguments: list[str]) -> int:
     """Run the command and return its exit code."""
-    output = Output(json="--json" in arguments, verbose=bool({"--verbose", "-v"} & set(arguments)))
-    return run_command(lambda: _command(arguments), output)
-
-
-def _command(arguments: list[str]) -> ExitCode:
-    try:
-        return ExitCode(app(arguments, exit_on_error=False, print_error=False) or ExitCode.OK)
-    except CycloptsError as error:
-        raise ConfigError(str(error).strip(), hint="vf-init --help lists what it takes.", cause=error) from error
+    return framed(arguments, lambda _: parsed(app, arguments, "vf-init --help lists what it takes."))

@@ -21,9 +21,10 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated
 
-from cyclopts import App, CycloptsError, Parameter
+from cyclopts import App, Parameter
 
-from verifiers.cli.output import Output, run_command
+from verifiers.cli.frame import framed, package_version, parsed, start
+from verifiers.cli.output import Output
 from verifiers.errors import ConfigError, EnvironmentNotFoundError, ExitCode, UserError
 from verifiers.hub.ids import is_hub_id, parse_id
 from verifiers.settings import near_misses, read_toml, table_at
@@ -70,7 +71,7 @@ app = App(
     help_format="plaintext",
     version_format="plaintext",
     usage="Usage: vf-install ENVIRONMENT [OPTIONS]",
-    version=lambda: version(PACKAGE),
+    version=package_version,
     version_flags=["--version"],
 )
 
@@ -87,23 +88,19 @@ def parse(
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """The entry point `vf-install`."""
-    raise SystemExit(run(list(sys.argv[1:] if arguments is None else arguments)))
+    start(run, arguments)
 
 
 def run(arguments: list[str]) -> int:
     """Run the command and return its exit code."""
-    output = Output(json="--json" in arguments, verbose=bool({"--verbose", "-v"} & set(arguments)))
-    return run_command(lambda: _command(arguments, output), output)
+    return framed(arguments, lambda output: _command(arguments, output))
 
 
 def _command(arguments: list[str], output: Output) -> ExitCode:
-    try:
-        parsed = app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
-    except CycloptsError as error:
-        raise ConfigError(str(error), hint="vf-install --help lists the options.", cause=error) from error
-    if not isinstance(parsed, tuple):  # --help and --version have been answered
+    request = parsed(app, arguments, "vf-install --help lists the options.")
+    if not isinstance(request, tuple):  # --help and --version have been answered
         return ExitCode.OK
-    environment, flags = parsed
+    environment, flags = request
     if is_hub_id(environment) and not (flags.from_repo or flags.repository):
         install_from_hub(environment, flags, output)
         return ExitCode.OK

@@ -12,11 +12,11 @@ from pathlib import Path
 from textwrap import shorten
 from typing import TYPE_CHECKING, Annotated, Any
 
-from cyclopts import App, CycloptsError, Parameter
+from cyclopts import App, Parameter
 
-from verifiers.cli.output import Output, run_command, styled, with_standard_streams
+from verifiers.cli.frame import framed, parsed, start
+from verifiers.cli.output import Output, styled
 from verifiers.errors import ConfigError, ExitCode
-from verifiers.exits import leave
 
 if TYPE_CHECKING:
     from verifiers.validation.findings import Result
@@ -169,20 +169,9 @@ def _line(result: Result) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """The entry point `vf-validate`."""
-    if arguments is not None:
-        raise SystemExit(run(list(arguments)))
-    with_standard_streams()
-    leave(run(sys.argv[1:]))
+    start(run, arguments)
 
 
 def run(arguments: list[str]) -> int:
     """Run the command and return its exit code."""
-    output = Output(json="--json" in arguments, verbose=bool({"--verbose", "-v"} & set(arguments)))
-    return run_command(lambda: _command(arguments), output)
-
-
-def _command(arguments: list[str]) -> ExitCode:
-    try:
-        return ExitCode(app(arguments, exit_on_error=False, print_error=False) or ExitCode.OK)
-    except CycloptsError as error:
-        raise ConfigError(str(error).strip(), hint="vf-validate --help lists the options.", cause=error) from error
+    return framed(arguments, lambda _: parsed(app, arguments, "vf-validate --help lists the options."))

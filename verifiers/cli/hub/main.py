@@ -6,14 +6,12 @@ takes `hub: HubFlags` for what they share, prints through `Output`, and returns 
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
+from typing import Any
 
-from cyclopts import App, CycloptsError, Parameter
+from cyclopts import App, Parameter
 
-from verifiers.cli.output import Output, run_command, with_standard_streams
-from verifiers.errors import ConfigError, ExitCode
-from verifiers.exits import leave
+from verifiers.cli.frame import framed, package_version, parsed, start
 
 SERVER = "server:become"
 """What starts a command of the server, which has its own flags and help."""
@@ -52,26 +50,19 @@ COMMANDS = {
 """Name → (module:function of this folder, one sentence), in the order of the help."""
 
 
-def _version() -> str:
-    from importlib.metadata import version
-
-    return version("verifiers")
-
-
 app = App(
     name="hub",
     suppress_keyboard_interrupt=False,  # run_command answers for it
     help=(
-        "Publish environments, pin them, install them.\n\n"
+        "Publish environments, pin them, install them. The hub is named by --hub-url, VF_HUB_URL, or the settings.\n\n"
         "  hub push my-env                  build, check and publish an environment\n"
         "  hub install alice/my-env@0.1.0   into this Python\n"
-        "  hub serve --data ./hub           a hub of your own\n\n"
-        "The hub is named by --hub-url, VF_HUB_URL, or the settings."
+        "  hub serve --data ./hub           a hub of your own"
     ),
     help_format="plaintext",
     version_format="plaintext",
     usage="Usage: hub COMMAND [OPTIONS]",
-    version=_version,
+    version=package_version,
     version_flags=["--version"],
     # A default that is nothing is not shown, and a flag has no --no-… twin.
     default_parameter=Parameter(negative="", show_default=lambda value: value or None),
@@ -82,30 +73,22 @@ for _name, (_place, _help) in COMMANDS.items():
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """The entry point `hub`."""
-    if arguments is not None:
-        raise SystemExit(run(list(arguments)))
-    with_standard_streams()
-    leave(run(sys.argv[1:]))
+    start(run, arguments)
 
 
 def run(arguments: list[str]) -> int:
     """Run the command and return its exit code."""
-    output = Output(json="--json" in arguments, verbose=bool({"--verbose", "-v"} & set(arguments)))
-    return run_command(lambda: _command(arguments), output)
+    return framed(arguments, lambda _: _command(arguments))
 
 
-def _command(arguments: list[str]) -> ExitCode:
+def _command(arguments: list[str]) -> Any:
     if arguments and COMMANDS.get(arguments[0], ("",))[0] == SERVER:
         from verifiers.cli.hub.server import become
 
         become(*arguments)
-    try:
-        result = app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
-    except CycloptsError as error:
-        known = arguments[0] in COMMANDS
-        hint = f"hub {arguments[0]} --help shows what it takes." if known else "hub --help lists the commands."
-        raise ConfigError(str(error).strip(), hint=hint, cause=error) from error
-    return ExitCode(result) if isinstance(result, int) else ExitCode.OK
+    known = bool(arguments) and arguments[0] in COMMANDS
+    hint = f"hub {arguments[0]} --help shows what it takes." if known else "hub --help lists the commands."
+    return parsed(app, arguments, hint)
 
 
 if __name__ == "__main__":

@@ -38,17 +38,17 @@ def create(
     name: Annotated[str, Parameter(help="2 to 39 of a-z, 0-9 and single -.")],
     /,
     *,
-    organisation: Annotated[bool, Parameter(help="An organisation [a user].", negative="")] = False,
+    kind: Literal["user", "organisation"] = "user",
     admin: Annotated[str | None, Parameter(help="The organisation's first admin [you].")] = None,
     flags: HubFlags = NO_FLAGS,
 ) -> ExitCode:
     """Make a user and print its first token, or make an organisation. For admins of the hub."""
     from verifiers.hub.schema import CreatedOwner
 
-    if admin is not None and not organisation:
-        raise ConfigError("only an organisation has an admin", hint="Add --organisation, or leave --admin out.")
+    if admin is not None and kind == "user":
+        raise ConfigError("only an organisation has an admin", hint="Add --kind organisation, or leave --admin out.")
     output = flags.output()
-    asked = {"owner": name, "kind": "organisation" if organisation else "user", "admin": admin}
+    asked = {"owner": name, "kind": kind, "admin": admin}
     with flags.client() as hub:
         made = hub.read(hub.request("POST", "/api/v1/owners", json=asked), CreatedOwner)
     output.event(made.model_dump(mode="json"))
