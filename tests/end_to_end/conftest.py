@@ -1,6 +1,5 @@
 import asyncio
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +9,7 @@ import pytest
 from uv import find_uv_bin
 
 from tests.support.mock_openai import MockOpenAI
+from tests.support.variables import variables as environment
 from verifiers.rollouts.workers.wheels import our_source
 
 PATIENCE = 280.0
@@ -46,11 +46,9 @@ class Machine:
         self.folder = folder
         folder.mkdir(parents=True)
         (folder / "pyproject.toml").write_text("")
-        hidden = ("VF_", "HUB_", "PYTHON", "COV", "OPENAI_", "VIRTUAL_ENV")
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(hidden)}
         own = {"VF_CONFIG": str(folder / "user.toml"), "VF_CREDENTIALS": str(folder / "credentials.toml")}
         own |= {"VF_CACHE_DIR": str(folder / "cache"), "VF_HUB_URL": hub_url, "NO_COLOR": "1", "OMP_NUM_THREADS": "1"}
-        self.variables = {**kept, **own, **variables}
+        self.variables = environment({**own, **variables}, "PYTHON", "OPENAI_", "VIRTUAL_ENV")
         self.python = python or str(folder / "venv" / "bin" / "python")
 
     def run(self, *line, code=0):

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import subprocess
 import sys
 import time
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.mock_openai import MockOpenAI
+from tests.support.variables import variables
 
 PATIENCE = 90.0
 """Seconds after which a command that should have ended is killed, so that a failing test ends."""
@@ -40,10 +40,8 @@ class Command:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         (folder / "pyproject.toml").write_text("")
-        hidden = ("VF_", "COV")
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(hidden)}
         own = {"VF_CONFIG": str(folder / "user.toml"), "HF_HOME": str(folder / "hf"), "NO_COLOR": "1"}
-        self.variables = {**kept, **own}
+        self.variables = variables(own)
 
     def environment(self, name: str, source: str) -> None:
         """Write a local environment."""

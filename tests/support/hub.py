@@ -26,6 +26,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.variables import variables
+
 PATIENCE = 60.0
 ALL_SCOPES = ("read", "publish", "publish:new", "yank", "results", "admin")
 _numbers = itertools.count()
@@ -87,17 +89,10 @@ class LiveHub:
         return self.process.wait(PATIENCE)
 
 
-def server_environment(settings: dict[str, str]) -> dict[str, str]:
-    """This process's environment without a hub's or a tool's settings, and with these."""
-    hidden = ("HUB_", "VF_", "COV")
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(hidden)}
-    return {**kept, **settings}
-
-
 def run_server(*arguments: Any, settings: dict[str, str]) -> subprocess.CompletedProcess[str]:
     """`python -m hub_server …` to its end."""
     line = [sys.executable, "-m", "hub_server", *map(str, arguments)]
-    return subprocess.run(line, env=server_environment(settings), capture_output=True, text=True, timeout=PATIENCE)
+    return subprocess.run(line, env=variables(settings), capture_output=True, text=True, timeout=PATIENCE)
 
 
 def start_hub(data: Path, **settings: Any) -> LiveHub:
@@ -105,7 +100,7 @@ def start_hub(data: Path, **settings: Any) -> LiveHub:
     chosen = {f"HUB_{name.upper()}": str(value) for name, value in {"data": data, "port": 0, **settings}.items()}
     process = subprocess.Popen(
         [sys.executable, "-m", "hub_server", "serve"],
-        env=server_environment(chosen), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+        env=variables(chosen), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     hub = LiveHub(data, chosen, process, "")
     listening = threading.Event()

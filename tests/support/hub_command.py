@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.support.variables import variables
+
 PATIENCE = 90.0
 
 
@@ -42,17 +44,15 @@ class Person:
         self.credentials = folder / "credentials" / "credentials.toml"
         folder.mkdir(exist_ok=True)
         (folder / "pyproject.toml").write_text("")
-        hidden = ("VF_", "HUB_", "COV")
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(hidden)}
         own = {"VF_CONFIG": str(folder / "user.toml"), "VF_CREDENTIALS": str(self.credentials), "NO_COLOR": "1"}
-        self.variables = {**kept, **own, "VF_HUB_URL": hub_url, "COLUMNS": "200"}
+        self.variables = variables({**own, "VF_HUB_URL": hub_url, "COLUMNS": "200"})
         if token is not None:
             self.variables["VF_HUB_TOKEN"] = token
 
-    def hub(self, *arguments: Any, stdin: str = "", **variables: str) -> Ended:
+    def hub(self, *arguments: Any, stdin: str = "", **more: str) -> Ended:
         """`hub …` to its end, without a terminal."""
         done = subprocess.run(
-            self._line(arguments), cwd=self.folder, env={**self.variables, **variables}, input=stdin,
+            self._line(arguments), cwd=self.folder, env={**self.variables, **more}, input=stdin,
             capture_output=True, text=True, timeout=PATIENCE,
         )  # fmt: skip
         return Ended(done.returncode, done.stdout, done.stderr)

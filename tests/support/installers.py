@@ -23,10 +23,12 @@ from typing import Any
 import pytest
 from uv import find_uv_bin
 
+from tests.support.variables import variables
+
 PATIENCE = 100.0
 """Seconds after which an installer is killed, so that a failing test ends."""
 
-_HIDDEN = ("PIP_", "UV_", "TWINE_", "HUB_", "VF_", "PYTHON", "VIRTUAL_ENV", "XDG_", "COV", "NETRC", "HOME")
+_HIDDEN = ("PIP_", "UV_", "TWINE_", "PYTHON", "VIRTUAL_ENV", "XDG_", "NETRC", "HOME")
 
 
 @dataclass(frozen=True)
@@ -97,9 +99,7 @@ def upload_url(hub: str, owner: str | None = None) -> str:
 
 def clean_variables(folder: Path) -> dict[str, str]:
     """The environment variables of a machine on which nothing was ever configured."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(_HIDDEN)}
-    return {
-        **kept,
+    own = {
         "HOME": str(folder / "home"),
         "PIP_CONFIG_FILE": os.devnull,
         "PIP_DISABLE_PIP_VERSION_CHECK": "1",
@@ -112,6 +112,7 @@ def clean_variables(folder: Path) -> dict[str, str]:
         "NO_COLOR": "1",
         "COLUMNS": "200",  # twine wraps what it says
     }
+    return variables(own, *_HIDDEN)
 
 
 @pytest.fixture(scope="session")

@@ -11,8 +11,10 @@ What goes through the upload routes is tested with these; here every state can b
 from __future__ import annotations
 
 import hashlib
+import io
 import itertools
 import shutil
+import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -30,7 +32,7 @@ from hub_server.packages.models import File, Project, Release
 from hub_server.packages.service import project_of
 from hub_server.packages.terms import add_release, refresh, terms_of
 from hub_server.storage import FolderStorage, Storage
-from tests.support.archives import make_wheel, module_name, wheel_name
+from tests.support.archives import make_sdist, make_wheel, module_name, sdist_name, wheel_name
 from tests.support.hub import LiveHub
 from verifiers.hub.package.names import canonical_version, normal_version
 
@@ -72,6 +74,13 @@ def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Dat
     return database
 
 
+def metadata_of(wheel: bytes) -> bytes:
+    """The METADATA of a wheel."""
+    with zipfile.ZipFile(io.BytesIO(wheel)) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        return archive.read(name)
+
+
 class Store:
     """Writes to one database, and to a storage where one is given."""
 
@@ -96,16 +105,22 @@ class Store:
         kind: str = "wheel", files: dict[str, bytes | str] | None = None, summary: str | None = "An environment",
         requires_python: str | None = ">=3.11", requires_dist: list[str] | None = None,
         direct_urls: list[str] | None = None, keywords: list[str] | None = None,
-        import_names: list[str] | None = None, facts: dict[str, Any] | None = None, **wheel: Any,
+        import_names: list[str] | None = None, facts: dict[str, Any] | None = None, sdist: bool = False,
+        content: bytes | None = None, **wheel: Any,
     ) -> int:  # fmt: skip
-        """Publish one release and return its serial. `facts` are more of them, `wheel` goes to `make_wheel`."""
+        """Publish one release and return its serial. `facts` are more of them, `wheel` goes to `make_wheel`.
+
+        content: the wheel, if it is made already. sdist: add a source archive.
+        """
         slug, name = id.split("/")
         owner = self.owner(slug)
-        content = make_wheel(name, version, files, **wheel)
-        filename = wheel_name(name, version) if kind == "wheel" else f"{module_name(name)}-{version}.tar.gz"
-        digest = hashlib.sha256(content).hexdigest()
-        if self.storage is not None:
-            self.storage.put_bytes(content, digest)
+        content = content or make_wheel(name, version, files, **wheel)
+        if kind == "wheel":
+            made_files = [self._file(wheel_name(name, version), kind, content, metadata_of(content))]
+        else:
+            made_files = [self._file(sdist_name(name, version), kind, content)]
+        if sdist:
+            made_files.append(self._file(sdist_name(name, version), "sdist", make_sdist(name, version)))
         told = {
             "requires_dist": requires_dist or [], "direct_urls": direct_urls or [], "hub_dependencies": needs or [],
             "keywords": keywords or [], "needs": None,
@@ -116,9 +131,11 @@ class Store:
             project = project_of(session, slug, name, lock=True)
             is_first = project is None
             if project is None:
+                taken = session.scalar(select(Project.id).where(Project.plain_name == name)) is not None
                 project = Project(
-                    owner_id=owner.id, name=name, display_name=name, visibility=visibility, created_at=made
-                )
+                    owner_id=owner.id, name=name, display_name=name, visibility=visibility, created_at=made,
+                    plain_name=name if visibility == "public" and not taken else None,
+                )  # fmt: skip
                 session.add(project)
                 session.flush()
             terms = terms_of(slug, name, summary, keywords or [])
@@ -129,15 +146,24 @@ class Store:
                 readme="# Read me\n", readme_type="text/markdown",
             )  # fmt: skip
             session.add(row)
+            for file in made_files:
+                file.project_id, file.requires_python = project.id, requires_python
+                row.files.append(file)
             session.flush()
-            file = File(
-                project_id=project.id, release_id=row.id, filename=filename, kind=kind, size=len(content),
-                sha256=digest, blake2b_256=hashlib.blake2b(content, digest_size=32).hexdigest(),
-                requires_python=requires_python, uploaded_at=made, serial=0,
-            )  # fmt: skip
-            session.add(file)
-            row.serial = file.serial = self._record(session, PUBLISH, project, row.shown)
+            row.serial = self._record(session, PUBLISH, project, row.shown)
+            for file in made_files:
+                file.serial = row.serial
             return row.serial
+
+    def _file(self, filename: str, kind: str, content: bytes, metadata: bytes | None = None) -> File:
+        if self.storage is not None:
+            for blob in filter(None, (content, metadata)):
+                self.storage.put_bytes(blob, hashlib.sha256(blob).hexdigest())
+        return File(
+            filename=filename, kind=kind, size=len(content), sha256=hashlib.sha256(content).hexdigest(),
+            blake2b_256=hashlib.blake2b(content, digest_size=32).hexdigest(), uploaded_at=now(), serial=0,
+            metadata_sha256=None if metadata is None else hashlib.sha256(metadata).hexdigest(),
+        )  # fmt: skip
 
     def yank(self, id: str, version: str, reason: str = "broken", cause: str = "other") -> int:
         """Yank one."""

@@ -306,8 +306,8 @@ def test_a_module_may_bind_the_loader_in_any_of_these_ways(tmp_path, source):
 def test_the_module_may_be_a_folder_or_lie_in_a_purelib(tmp_path):
     """Wherever it is importable from once installed."""
     source = "from demo_env.main import load_environment\n"
-    wheel(tmp_path, module=None, files={"demo_env/__init__.py": source})
-    wheel(tmp_path, module=None, files={"demo_env-0.1.0.data/purelib/demo_env.py": source})
+    for place in ("demo_env/__init__.py", "demo_env-0.1.0.data/purelib/demo_env.py"):
+        assert wheel(tmp_path, module=None, files={place: source}).import_names == ["demo_env"]
 
 
 def test_a_readme_of_a_megabyte_and_a_half_passes(tmp_path):

@@ -15,7 +15,8 @@ from hub_server.maintenance.fsck import fsck
 from hub_server.maintenance.sweep import sweep
 from tests.support.archives import write_wheel
 from tests.support.filled_hub import fill, hub_parts, publish_files
-from tests.support.hub import PATIENCE, run_server, server_environment
+from tests.support.hub import PATIENCE, run_server
+from tests.support.variables import variables
 from verifiers.errors import ConfigError
 
 LONG_AGO = time.time() - 100 * 3600
@@ -137,7 +138,7 @@ def test_a_sweeper_that_is_killed(tmp_path, database_url):
         settings = {"HUB_DATA": str(tmp_path / "data"), "HUB_DATABASE_URL": database_url}
         process = subprocess.Popen(
             [sys.executable, "-m", "hub_server", "sweep"], stderr=subprocess.PIPE, text=True,
-            env=server_environment({**settings, "HUB_FAULT_POINT": "during-sweep"}),
+            env=variables({**settings, "HUB_FAULT_POINT": "during-sweep"}),
         )  # fmt: skip
         assert process.stderr is not None
         with process.stderr as lines:

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from hub_server.settings import Settings, load_settings, unknown_variables
-from tests.support.hub import run_server, server_environment
+from tests.support.hub import run_server
+from tests.support.variables import variables
 from verifiers.errors import ConfigError
 
 ROOT = Path(__file__).parent.parent.parent.parent
@@ -112,7 +113,7 @@ def test_every_setting_is_a_flag_of_serve():
 def test_the_hub_command_becomes_the_servers(tmp_path, arguments, code, shown):
     """`hub serve` and its neighbours have the server's flags, help, errors and exit codes."""
     line = [sys.executable, "-m", "verifiers.cli.hub.main", *arguments]
-    done = subprocess.run(line, capture_output=True, text=True, cwd=tmp_path, env=server_environment({}))
+    done = subprocess.run(line, capture_output=True, text=True, cwd=tmp_path, env=variables({}))
     assert done.returncode == code
     assert shown in done.stdout + done.stderr
 
