@@ -47,6 +47,16 @@ $(VENV)/.ray: $(VENV)/.dev
 	@$(PIP) install --editable '.[ray]'
 	@touch $@
 
+# Of torch, only what is named here is tested. Which index has its build for CPUs (900 MB with what it needs, in place of
+# several GB) is a matter of the machine: make test TORCH="torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu"
+TORCH ?= torch==2.13.0
+
+$(VENV)/.train: $(VENV)/.dev
+	@echo "installing verifiers[trl]: $(TORCH), transformers, peft and trl, 1.2 GB with torch's build for CPUs"
+	@$(PIP) install $(TORCH)
+	@$(PIP) install --editable '.[trl]' 'gguf>=0.10' 'tensorboard>=2.18'
+	@touch $@
+
 $(VENV)/.hub: pyproject.toml | $(BIN)/python
 	@echo "installing verifiers[hub-server]"
 	@$(PIP) install --editable '.[hub-server]'
@@ -93,13 +103,13 @@ format: $(VENV)/.dev  ## let ruff mend what it can
 # Two processes: much of the time is spent waiting for servers and commands.
 PARALLEL := --numprocesses 2 --dist worksteal
 
-test: $(VENV)/.dev  ## the default test suite
+test: $(VENV)/.dev $(VENV)/.train  ## the default test suite
 	$(BIN)/pytest $(PARALLEL) -m 'not slow and not differential' $(ARGS)
 
-test-all: test-ray  ## every test, the slow ones too; those on a Ray cluster first, since there is one
+test-all: test-ray $(VENV)/.train  ## every test, the slow ones too; those on a Ray cluster first, since there is one
 	$(BIN)/pytest $(PARALLEL) -m 'not differential and not ray' $(ARGS)
 
-test-most: test-ray  ## what CI runs: all but what takes minutes (kills at each point, real archives, the walk on PostgreSQL)
+test-most: test-ray $(VENV)/.train  ## what CI runs: all but what takes minutes (kills at each point, real archives, the walk on PostgreSQL)
 	$(BIN)/pytest $(PARALLEL) -m 'not differential and not ray and not long' $(ARGS)
 
 test-ray: $(VENV)/.ray  ## the tests on a Ray cluster of this machine

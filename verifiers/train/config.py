@@ -1,0 +1,236 @@
+"""The one configuration of a training run. Light: no torch here. Unknown keys are errors.
+
+    config = load_config(["rl.toml"], ["trainer.lr=1e-5", "loop.max_lag=4"])     # files merged in order, then overrides
+
+Each section is a model of its own, and what it configures takes that section and nothing else. `verifiers.cli.train`
+makes flags of it; `docs/reference/train-config.md` is generated from it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt
+
+NonNegative = Annotated[float, Field(ge=0)]
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+class Section(BaseModel):
+    """What all sections share: unknown keys are refused, and nothing changes afterwards."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class LoraConfig(Section):
+    """Train a LoRA adapter (PEFT) instead of all weights."""
+
+    rank: PositiveInt = 16
+    alpha: PositiveFloat = 32.0
+    dropout: Share = 0.0
+    target_modules: list[str] | Literal["all-linear"] = "all-linear"
+
+
+class ModelConfig(Section):
+    """The policy."""
+
+    path: str = ""
+    """A folder in Hugging Face's layout, a name there, or a GGUF file."""
+    dtype: Literal["float32", "bfloat16", "float16", "float64"] = "float32"
+    """Of the weights that are trained. Mixed precision is `trainer.autocast`."""
+    attention: Literal["auto", "sdpa", "eager", "flash_attention_2"] = "auto"
+    gradient_checkpointing: bool = False
+    lora: LoraConfig | None = None
+    device: str = "auto"
+    router_aux_coefficient: NonNegative = 0.001
+    """Of the load-balancing loss of a mixture of experts; it is added to the loss, apart from it in the figures."""
+    router_replay: bool = True
+    """Route trained tokens as the sampler did, where it reported how (R3, arXiv 2510.11370)."""
+
+
+class TrainerConfig(Section):
+    """One update."""
+
+    lr: PositiveFloat = 1e-6
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    warmup_steps: Annotated[int, Field(ge=0)] = 0
+    total_steps: PositiveInt | None = None
+    """Where a schedule ends; None takes the loop's steps."""
+    optimizer: Literal["adamw", "sgd"] = "adamw"
+    betas: tuple[float, float] = (0.9, 0.95)
+    eps: PositiveFloat = 1e-8
+    weight_decay: NonNegative = 0.0
+    max_grad_norm: PositiveFloat | None = 1.0
+    tokens_per_microbatch: PositiveInt = 8192
+    """What one forward pass holds at most; a row that is longer is refused."""
+    packing: bool = True
+    """Rows of a micro-batch in one sequence, each seeing itself only; otherwise padded."""
+    updates_per_batch: PositiveInt = 1
+    """More than one splits a batch into that many updates; ratios then have the policy before the first as the old
+    one."""
+    autocast: Literal["none", "bfloat16"] = "none"
+    seed: int = 0
+
+
+class AdvantageConfig(Section):
+    """What a rollout was worth beside the others of its group."""
+
+    kind: Literal["mean", "leave_one_out", "max_rl", "rae"] = "mean"
+    std: bool = False
+    """Divide by the group's standard deviation (GRPO as published); biased towards easy and hard tasks."""
+    std_eps: PositiveFloat = 1e-4
+    rae_decay: Share = 0.95
+    step_rewards: bool = False
+    """Use the rewards that environments give turn by turn, each from its turn on."""
+    step_discount: Share = 1.0
+    length_penalty: NonNegative = 0.0
+    """Share of the mean reward that the longest reply of a group loses."""
+    overlong: Literal["mask", "keep", "drop"] = "mask"
+    """Truncated rollouts: out of the loss but in the baseline; as any other; or out of both."""
+    overlong_soft_tokens: Annotated[int, Field(ge=0)] = 0
+    """Width of the zone below the token limit in which the reward falls by up to 1 (DAPO, section 3.4)."""
+
+
+class LossConfig(Section):
+    """The policy loss, what masks its tokens and sequences, and what is added to it."""
+
+    kind: Literal["dppo", "icepop", "ppo", "reinforce", "gspo", "cispo"] = "dppo"
+    clip_low: PositiveFloat = 0.2
+    clip_high: PositiveFloat = 0.28
+    dual_clip: PositiveFloat | None = None
+    icepop_low: PositiveFloat = 0.5
+    icepop_high: PositiveFloat = 5.0
+    dppo_delta: PositiveFloat = 0.2
+    gspo_low: PositiveFloat = 3e-4
+    gspo_high: PositiveFloat = 4e-4
+    cispo_high: PositiveFloat = 0.28
+    tis_cap: PositiveFloat | None = None
+    """Truncated importance sampling: weight of a token by min(old policy / sampler, this)."""
+    sequence_mask: Literal["none", "geometric", "product"] = "none"
+    geometric_low: PositiveFloat = 0.99
+    geometric_high: PositiveFloat = 1.01
+    product_cap: PositiveFloat = 3.0
+    off_policy_delta: PositiveFloat | None = None
+    """Drop sequences of negative advantage whose mean log(sampler / policy) is above this (DeepSeek-V3.2)."""
+    drift: NonNegative = 1e-3
+    """Coefficient of (log ratio)², over all sampled tokens."""
+    kl: NonNegative = 0.0
+    """Coefficient of the KL divergence from the reference model (k3)."""
+    entropy: float = 0.0
+    normalise: Literal["token", "dr_grpo", "sequence"] = "token"
+    max_tokens: PositiveInt | None = None
+    """The constant length of `dr_grpo`; None takes `sampling.max_tokens`."""
+
+
+class SamplingConfig(Section):
+    """What the policy is asked to sample. Truncated sampling (top_p and its kind) is refused: its logprobs are not
+    those of the policy."""
+
+    temperature: PositiveFloat = 1.0
+    max_tokens: PositiveInt = 512
+    extra: dict[str, Any] = Field(default_factory=dict)
+
+
+class SamplerConfig(Section):
+    """Where rollouts are sampled."""
+
+    kind: Literal["inproc", "process", "vllm"] = "inproc"
+    """In this process, in one of our own beside it, or vLLM servers."""
+    urls: list[str] = Field(default_factory=list)
+    """Of vLLM servers, without /v1."""
+    max_batch: PositiveInt = 64
+    """Sequences that are decoded together."""
+    max_context: PositiveInt = 4096
+    dtype: Literal["auto", "float32", "bfloat16", "float16", "float64"] = "auto"
+    device: str = "auto"
+
+
+class EnvironmentConfig(Section):
+    """An environment to learn from, or to be evaluated on."""
+
+    id: str
+    name: str = ""
+    """In figures; the id if empty."""
+    args: dict[str, Any] = Field(default_factory=dict)
+    ratio: PositiveFloat = 1.0
+    """Share of the groups, beside the other environments'."""
+    max_tasks: PositiveInt | None = None
+    isolated: bool = False
+    """In an environment of its own, as a worker process."""
+    workers: PositiveInt = 1
+    pools: bool = False
+    """Prefer tasks of middling difficulty: solved more than `hard` and less than `easy` of the time."""
+    hard: Share = 0.25
+    easy: Share = 0.75
+    pool_weight: NonNegative = 0.2
+    """Weight of easy and hard tasks beside the others."""
+
+
+class EvalConfig(Section):
+    """Evaluation while training."""
+
+    every: PositiveInt = 100
+    at_start: bool = True
+    num_examples: PositiveInt = 32
+    rollouts_per_example: PositiveInt = 1
+    environments: list[EnvironmentConfig] = Field(default_factory=list)
+    """None takes those that are trained on, on their evaluation tasks."""
+
+
+class LoopConfig(Section):
+    """How sampling and training go together."""
+
+    steps: PositiveInt = 100
+    groups_per_batch: PositiveInt = 8
+    group_size: PositiveInt = 8
+    max_lag: Annotated[int, Field(ge=0)] = 8
+    """Versions between the oldest sampled token of a row and its training. Sampling is paced by it, rows are cut by
+    it; 0 samples and trains in turn."""
+    oversample: Annotated[float, Field(ge=1)] = 1.0
+    """Groups in flight beyond what pacing asks for, so that stragglers delay no batch."""
+    max_rollouts: PositiveInt = 256
+    straggler_seconds: PositiveFloat | None = None
+    max_retries: Annotated[int, Field(ge=0)] = 2
+    """Further attempts of a rollout that failed by infrastructure, one at a time."""
+    filter_zero_advantage: bool = True
+    """Leave groups without a difference in reward out, and sample others in their place."""
+    max_empty_batches: PositiveInt = 10
+    """Batches' worth of groups in a row with nothing to train on, after which the run stops and says why."""
+    seed: int = 0
+
+
+class CheckpointConfig(Section):
+    """What is kept to go on from."""
+
+    every: PositiveInt = 50
+    keep: PositiveInt = 2
+
+
+class LogConfig(Section):
+    """Where figures go beside `metrics.jsonl`."""
+
+    prometheus_port: int | None = None
+    """/metrics and /health on the loopback interface; 0 takes a free port."""
+    wandb: str | None = None
+    """The project's name."""
+    tensorboard: bool = False
+    save_rows: bool = False
+    """Keep every trained row in the run's folder."""
+
+
+class TrainConfig(Section):
+    """A run of `vf-train`."""
+
+    model: ModelConfig
+    output: Path = Path("outputs/train")
+    sampler: SamplerConfig = SamplerConfig()
+    sampling: SamplingConfig = SamplingConfig()
+    trainer: TrainerConfig = TrainerConfig()
+    advantage: AdvantageConfig = AdvantageConfig()
+    loss: LossConfig = LossConfig()
+    loop: LoopConfig = LoopConfig()
+    env: list[EnvironmentConfig] = Field(min_length=1)
+    eval: EvalConfig | None = None
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    log: LogConfig = LogConfig()

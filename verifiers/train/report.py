@@ -1,0 +1,27 @@
+"""What a training run tells while it runs: one `StepReport` an update, handed to observers.
+
+An observer is any callable; files, terminal views and exporters are observers, and the loop knows none of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class StepReport:
+    """One turn of the loop. Figures are named `area/figure`: `reward/mean`, `lag/max`, `loss/mismatch_kl`,
+    `wait/trainer_s`, `tokens/trained`, `groups/cancelled`, `eval/ENV/reward` …
+
+    step: counts turns of the loop; version: the policy's after it. trained is False for a batch with nothing to train.
+    """
+
+    step: int
+    version: int
+    trained: bool
+    seconds: float
+    figures: Mapping[str, float] = field(default_factory=dict)
+
+
+Observer = Callable[[StepReport], None]
