@@ -1,26 +1,54 @@
 """The one configuration of a training run. Light: no torch here. Unknown keys are errors.
 
-    config = load_config(["rl.toml"], ["trainer.lr=1e-5", "loop.max_lag=4"])     # files merged in order, then overrides
+    config = load_config(["rl.toml"], ["trainer.lr=1e-5", "loop.max_lag=4"])     # verifiers.train.config_files
 
-Each section is a model of its own, and what it configures takes that section and nothing else. `verifiers.cli.train`
-makes flags of it; `docs/reference/train-config.md` is generated from it.
+Each section is a model of its own, and what it configures takes that section and nothing else. What contradicts itself
+raises ConfigError here, with what to do about it; pydantic collects it. `docs/reference/train-config.md` is generated
+from this file.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from types import NoneType
+from typing import Annotated, Any, Literal, Self, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PositiveFloat,
+    PositiveInt,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+
+from verifiers.errors import ConfigError
 
 NonNegative = Annotated[float, Field(ge=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
+NONE = "none"
+"""Stands for "not set" in files and overrides, where a setting may be unset: TOML has no null."""
+
+TRUNCATING = ("top_p", "top_k", "min_p", "typical_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
+"""Sampling arguments that change the distribution that is sampled from, but not the policy's logprobs."""
+
+
 class Section(BaseModel):
     """What all sections share: unknown keys are refused, and nothing changes afterwards."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _unset(cls, value: Any, info: ValidationInfo) -> Any:
+        if value == NONE and info.field_name is not None:
+            optional = NoneType in get_args(cls.model_fields[info.field_name].annotation)
+            return None if optional else value
+        return value
 
 
 class LoraConfig(Section):
@@ -130,6 +158,27 @@ class SamplingConfig(Section):
     temperature: PositiveFloat = 1.0
     max_tokens: PositiveInt = 512
     extra: dict[str, Any] = Field(default_factory=dict)
+    """Further arguments of each request, such as `stop` or `chat_template_kwargs`."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _whole_distribution(cls, values: Any) -> Any:
+        if not isinstance(values, dict):
+            return values
+        extra = values.get("extra")
+        given = [*values, *(extra if isinstance(extra, dict) else ())]
+        if refused := [name for name in TRUNCATING if name in given]:
+            raise ConfigError(
+                f"{', '.join(refused)}: truncated or penalised sampling is refused, since its logprobs are not those "
+                "of the policy that is trained",
+                hint="Leave it out; sampling.temperature may be set.",
+            )
+        if twice := {"temperature", "max_tokens", "seed", "n"} & set(extra if isinstance(extra, dict) else ()):
+            raise ConfigError(
+                f"sampling.extra holds {', '.join(sorted(twice))}, which is set elsewhere",
+                hint="sampling.temperature and sampling.max_tokens are settings; seeds come from loop.seed.",
+            )
+        return values
 
 
 class SamplerConfig(Section):
@@ -144,6 +193,17 @@ class SamplerConfig(Section):
     max_context: PositiveInt = 4096
     dtype: Literal["auto", "float32", "bfloat16", "float16", "float64"] = "auto"
     device: str = "auto"
+
+    @model_validator(mode="after")
+    def _reachable(self) -> Self:
+        if self.kind == "vllm" and not self.urls:
+            raise ConfigError(
+                "kind is vllm, and no server is named",
+                hint='Name them: sampler.urls=["http://127.0.0.1:8000"]; vllm serve MODEL starts one.',
+            )
+        if self.kind != "vllm" and self.urls:
+            raise ConfigError(f"urls are those of vLLM servers, and kind is {self.kind}", hint="Set sampler.kind=vllm.")
+        return self
 
 
 class EnvironmentConfig(Section):
@@ -165,6 +225,22 @@ class EnvironmentConfig(Section):
     easy: Share = 0.75
     pool_weight: NonNegative = 0.2
     """Weight of easy and hard tasks beside the others."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _by_id(cls, values: Any) -> Any:
+        return {"id": values} if isinstance(values, str) else values
+
+    @model_validator(mode="after")
+    def _hard_below_easy(self) -> Self:
+        if self.hard >= self.easy:
+            raise ConfigError(f"hard is {self.hard:g} and easy {self.easy:g}", hint="`hard` has to be below `easy`.")
+        return self
+
+    @property
+    def label(self) -> str:
+        """What its figures are named by."""
+        return self.name or self.id
 
 
 class EvalConfig(Section):
@@ -198,6 +274,25 @@ class LoopConfig(Section):
     max_empty_batches: PositiveInt = 10
     """Batches' worth of groups in a row with nothing to train on, after which the run stops and says why."""
     seed: int = 0
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        if self.group_size < 2:
+            raise ConfigError(
+                "group_size is 1, and a rollout's advantage is what it was worth beside the others of its group",
+                hint="Take loop.group_size=2 or more; 8 is usual.",
+            )
+        if self.max_lag == 0 and self.oversample > 1:
+            raise ConfigError(
+                "max_lag is 0, so nothing may be sampled beyond the present batch, and oversample asks for it",
+                hint="Leave oversample out, or allow some lag: loop.max_lag=1.",
+            )
+        if self.max_rollouts < self.group_size:
+            raise ConfigError(
+                f"max_rollouts is {self.max_rollouts}, and a group has {self.group_size}",
+                hint=f"Take loop.max_rollouts={self.group_size} or more.",
+            )
+        return self
 
 
 class CheckpointConfig(Section):
@@ -234,3 +329,42 @@ class TrainConfig(Section):
     eval: EvalConfig | None = None
     checkpoint: CheckpointConfig = CheckpointConfig()
     log: LogConfig = LogConfig()
+
+    @field_validator("env", mode="before")
+    @classmethod
+    def _one_env(cls, value: Any) -> Any:
+        return [value] if isinstance(value, str | dict) else value
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if not self.model.path:
+            raise ConfigError("model.path is missing", hint="Name the model to train: model.path=FOLDER.")
+        if self.sampling.max_tokens >= self.sampler.max_context:
+            raise ConfigError(
+                f"sampling.max_tokens is {self.sampling.max_tokens}, which leaves no room for a prompt in "
+                f"sampler.max_context ({self.sampler.max_context})",
+                hint="Raise sampler.max_context, or lower sampling.max_tokens.",
+            )
+        if self.trainer.tokens_per_microbatch < self.sampler.max_context:
+            raise ConfigError(
+                f"a row may have {self.sampler.max_context} tokens (sampler.max_context), and "
+                f"trainer.tokens_per_microbatch is {self.trainer.tokens_per_microbatch}",
+                hint="Raise trainer.tokens_per_microbatch, or lower sampler.max_context.",
+            )
+        if self.trainer.warmup_steps >= self.loop.steps:
+            raise ConfigError(
+                f"trainer.warmup_steps is {self.trainer.warmup_steps} of loop.steps {self.loop.steps}",
+                hint="Warm up for fewer steps than the run has.",
+            )
+        rollouts = self.loop.groups_per_batch * self.loop.group_size
+        if self.trainer.updates_per_batch > rollouts:
+            raise ConfigError(
+                f"trainer.updates_per_batch is {self.trainer.updates_per_batch}, and a batch has {rollouts} rollouts",
+                hint="Split a batch into fewer updates.",
+            )
+        labels = [one.label for one in self.env]
+        if doubles := sorted({label for label in labels if labels.count(label) > 1}):
+            raise ConfigError(
+                f"two entries of env are called {doubles[0]!r}", hint="Give each a name of its own: env.0.name=…"
+            )
+        return self

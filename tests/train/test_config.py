@@ -1,0 +1,146 @@
+"""Settings of a training run: merged in order, overridden, written back, and refused with a reason."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from verifiers.errors import ConfigError
+from verifiers.train.config import TrainConfig
+from verifiers.train.config_files import load_config, to_file
+
+BASE = """
+[model]
+path = "m"
+[trainer]
+lr = 1e-4
+betas = [0.9, 0.99]
+[[env]]
+id = "sums"
+args = { level = 1, signs = ["+", "-"] }
+"""
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    """A file that is complete."""
+    file = tmp_path / "base.toml"
+    file.write_text(BASE)
+    return file
+
+
+def refused(*arguments: object) -> ConfigError:
+    """The error that loading ends with."""
+    with pytest.raises(ConfigError) as raised:
+        load_config(*arguments)  # type: ignore[arg-type]
+    return raised.value
+
+
+def test_files_are_merged_from_left_to_right(base: Path, tmp_path: Path) -> None:
+    """Tables key by key, lists replaced whole, and overrides on top of all files."""
+    mine = tmp_path / "mine.toml"
+    mine.write_text('[trainer]\nbetas = [0.8, 0.9]\nwarmup_steps = 3\n[[env]]\nid = "words"\n')
+    config = load_config([base, mine], ["trainer.warmup_steps=4"])
+    assert (config.trainer.lr, config.trainer.betas, config.trainer.warmup_steps) == (1e-4, (0.8, 0.9), 4)
+    assert [one.id for one in config.env] == ["words"] and config.env[0].args == {}
+
+
+def test_overrides_reach_into_lists_and_tables(base: Path) -> None:
+    """An entry of a list by its number; sections and arguments that no file has are made; text needs no quotes."""
+    overrides = ["env.0.args.level=2", "env.0.name=easy one", "model.lora.rank=4", "sampling.extra.stop=['###']"]
+    config = load_config([base], overrides)
+    assert config.env[0].args == {"level": 2, "signs": ["+", "-"]} and config.env[0].name == "easy one"
+    assert config.model.lora is not None and config.model.lora.rank == 4
+    assert config.sampling.extra == {"stop": ["###"]}
+
+
+def test_a_run_needs_no_file() -> None:
+    """One environment may be named by its id alone."""
+    config = load_config([], ["model.path=m", "env=sums", "env.0.args.level=3"])
+    assert (config.env[0].id, config.env[0].args) == ("sums", {"level": 3})
+
+
+def test_none_unsets_what_may_be_unset(base: Path) -> None:
+    """TOML has no null; a choice that is called `none` stays that choice."""
+    config = load_config([base], ["trainer.max_grad_norm=none", "loss.sequence_mask=none", "trainer.autocast=none"])
+    assert config.trainer.max_grad_norm is None
+    assert (config.loss.sequence_mask, config.trainer.autocast) == ("none", "none")
+
+
+@settings(deadline=None, max_examples=30)
+@given(
+    st.floats(1e-9, 1.0),
+    st.one_of(st.none(), st.floats(1e-3, 10.0)),
+    st.dictionaries(st.text(min_size=1, max_size=5), st.one_of(st.integers(), st.text(), st.booleans()), max_size=3),
+    st.booleans(),
+)
+def test_a_written_file_gives_the_same_configuration(
+    tmp_path_factory: pytest.TempPathFactory, lr: float, norm: float | None, args: dict[str, object], lora: bool
+) -> None:
+    """Whatever the settings are, also what was unset."""
+    config = TrainConfig.model_validate(
+        {
+            "model": {"path": "m", "lora": {} if lora else None},
+            "trainer": {"lr": lr, "max_grad_norm": norm},
+            "env": [{"id": "a", "args": args}, {"id": "b"}],
+            "eval": {"every": 5},
+        }
+    )
+    file = tmp_path_factory.mktemp("config") / "resolved.toml"
+    file.write_text(to_file(config), encoding="utf-8")
+    assert load_config([file]) == config
+
+
+def test_all_mistakes_are_told_with_their_file(base: Path, tmp_path: Path) -> None:
+    """Unknown settings with near misses, wrong values with what is right."""
+    mine = tmp_path / "mine.toml"
+    mine.write_text('[trainer]\nschedul = "cosine"\nlr = "fast"\n')
+    error = refused([base, mine], ["env.0.ratoi=2"])
+    assert f"unknown setting 'trainer.schedul' in {mine}" in str(error)
+    assert f"trainer.lr in {mine}: input should be a valid number" in str(error) and "'fast'" in str(error)
+    assert "unknown setting 'env.0.ratoi'" in str(error)
+    assert "'schedule'" in error.hint and "'ratio'" in error.hint
+
+
+@pytest.mark.parametrize(
+    ("override", "told", "hint"),
+    [
+        ("modl.path=x", "unknown setting 'modl'", "'model'"),
+        ("sampling.top_p=0.9", "top_p", "Leave it out"),
+        ("sampling.extra.top_k=5", "top_k", "Leave it out"),
+        ("sampling.extra.seed=5", "seed", "loop.seed"),
+        ("sampler.kind=vllm", "no server is named", "sampler.urls"),
+        ("sampler.urls=['http://127.0.0.1:1']", "kind is inproc", "sampler.kind=vllm"),
+        ("loop.group_size=1", "group_size is 1", "loop.group_size=2"),
+        ("loop.max_rollouts=4", "a group has 8", "loop.max_rollouts=8"),
+        ("sampling.max_tokens=4096", "no room for a prompt", "sampler.max_context"),
+        ("trainer.tokens_per_microbatch=64", "a row may have 4096", "trainer.tokens_per_microbatch"),
+        ("trainer.warmup_steps=100", "warmup_steps is 100", "fewer steps"),
+        ("trainer.updates_per_batch=65", "a batch has 64", "fewer updates"),
+        ("env.0.hard=0.9", "hard is 0.9", "below"),
+        ("env.1.id=x", "a list of 1", "from 0"),
+        ("trainer.lr=inf", "trainer.lr", "train-config.md"),
+        ("trainer.lr", "neither a file nor a setting", "section.name=value"),
+    ],
+)
+def test_what_can_not_work_is_refused(base: Path, override: str, told: str, hint: str) -> None:
+    """Before anything is loaded, with what to do about it."""
+    error = refused([base], [override])
+    assert told in str(error)
+    assert hint in error.hint
+
+
+def test_settings_that_contradict_each_other_are_refused(base: Path) -> None:
+    """Sampling in turn leaves no room for more groups; figures of two environments need two names."""
+    assert "oversample" in str(refused([base], ["loop.max_lag=0", "loop.oversample=1.5"]))
+    assert "'sums'" in str(refused([], ["model.path=m", 'env=["sums", "sums"]']))
+
+
+def test_what_is_missing_is_named(tmp_path: Path) -> None:
+    """With how to set it."""
+    error = refused([], ["trainer.lr=1"])
+    assert "model is missing" in str(error) and "env is missing" in str(error)
+    assert "model.path=FOLDER" in error.hint and "[[env]]" in error.hint
+    assert "can not read" in str(refused([tmp_path / "absent.toml"]))
