@@ -16,8 +16,6 @@ disk tore is cut off when the run is opened again, so that nothing merges with i
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import logging
 import os
 import re
@@ -32,6 +30,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from verifiers.errors import StoreError
+from verifiers.evals.appending import cut_torn_line, open_for_appending, store_error, write_whole
 from verifiers.evals.encoding import encode_record, from_json, to_json, to_toml
 from verifiers.evals.old_records import is_old, upgraded
 
@@ -137,7 +136,7 @@ class SavedRun:
                         yield place, record
                     place += len(line)
         except OSError as error:
-            raise _store_error(f"can not read {self.path / RESULTS}", error) from error
+            raise store_error(f"can not read {self.path / RESULTS}", error) from error
 
     def record_at(self, place: int) -> dict[str, Any]:
         """The record at a place. StoreError if the file has changed and there is none any more."""
@@ -146,7 +145,7 @@ class SavedRun:
                 file.seek(place)
                 record = self._record(file.readline(), 0)
         except OSError as error:
-            raise _store_error(f"can not read {self.path / RESULTS}", error) from error
+            raise store_error(f"can not read {self.path / RESULTS}", error) from error
         if record is None:
             raise StoreError(f"{self.path / RESULTS} has changed while it was read", hint="Start again.")
         return record
@@ -181,7 +180,7 @@ class SavedRun:
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise _store_error(f"can not read {path}", error) from error
+            raise store_error(f"can not read {path}", error) from error
         except ValueError as error:
             raise StoreError(f"{path} is no JSON: {error}") from error
         if not isinstance(value, dict):
@@ -211,10 +210,10 @@ class RunStore(SavedRun):
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise _store_error(f"can not make the run directory {folder}", error) from error
+            raise store_error(f"can not make the run directory {folder}", error) from error
         if (folder / RESULTS).exists():
             raise StoreError(f"{folder} already holds a run", hint=f"Continue it with --resume {folder}.")
-        return cls(folder, _open_results(folder / RESULTS))
+        return cls(folder, open_for_appending(folder / RESULTS))
 
     @classmethod
     def open(cls, path: str | Path) -> Self:
@@ -224,8 +223,8 @@ class RunStore(SavedRun):
             raise StoreError(
                 f"{folder} holds no run: there is no {RESULTS}", hint="Give the path of a run directory."
             )
-        descriptor = _open_results(folder / RESULTS)
-        _cut_torn_line(descriptor, folder / RESULTS)
+        descriptor = open_for_appending(folder / RESULTS)
+        cut_torn_line(descriptor, folder / RESULTS, "its rollout is owed")
         return cls(folder, descriptor)
 
     @property
@@ -239,10 +238,10 @@ class RunStore(SavedRun):
         with self._lock:
             self._check_open()
             try:
-                _write_whole(self._results, line)
+                write_whole(self._results, line)
             except OSError as error:
                 self._forget_partial_line()
-                raise _store_error(f"can not save to {self.path / RESULTS}", error) from error
+                raise store_error(f"can not save to {self.path / RESULTS}", error) from error
             self._size += len(line)
             self.appended += 1
 
@@ -267,21 +266,21 @@ class RunStore(SavedRun):
         with self._lock:
             try:
                 beside.unlink(missing_ok=True)
-                descriptor = _open_results(beside)  # holds the lock of the file that takes the place of the other
+                descriptor = open_for_appending(beside)  # holds the lock of the file that takes the place of the other
                 with path.open("rb") as file:
                     for line in file:
                         record = self._record(line, 0)
                         if record is not None and record.get("example_id") in example_ids:
                             dropped += 1
                         else:
-                            _write_whole(descriptor, line)
+                            write_whole(descriptor, line)
                 os.fsync(descriptor)
                 beside.replace(path)
             except OSError as error:
                 if descriptor >= 0:
                     os.close(descriptor)
                 beside.unlink(missing_ok=True)
-                raise _store_error(f"can not rewrite {path}", error) from error
+                raise store_error(f"can not rewrite {path}", error) from error
             os.close(self._results)
             self._results, self._size = descriptor, os.fstat(descriptor).st_size
         return dropped
@@ -311,7 +310,7 @@ class RunStore(SavedRun):
             try:
                 os.fsync(descriptor)
             except OSError as error:
-                raise _store_error(f"can not flush {self.path / RESULTS}", error) from error
+                raise store_error(f"can not flush {self.path / RESULTS}", error) from error
             finally:
                 os.close(descriptor)
 
@@ -364,67 +363,6 @@ def config_file(config: EvalConfig) -> str:
     return "[[eval]]\n" + to_toml(table, config.origins)
 
 
-def _open_results(path: Path) -> int:
-    try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-    except OSError as error:
-        raise _store_error(f"can not open {path}", error) from error
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        os.close(descriptor)
-        raise _taken(path) from error
-    except OSError as error:
-        # Some network file systems have no locks; two writers would still append whole lines.
-        logger.warning("can not lock %s (%s)", path, error.strerror)
-    if not _is_at(descriptor, path):
-        # Between opening and locking, `drop` of another process has put its own file here, which it holds.
-        os.close(descriptor)
-        raise _taken(path)
-    return descriptor
-
-
-def _write_whole(descriptor: int, line: bytes) -> None:
-    # One call, so that no other record can come between; a short write (a disk that is about to be full, or
-    # more than 2 GiB) is finished or fails with its reason.
-    view = memoryview(line)
-    while view:
-        view = view[os.write(descriptor, view) :]
-
-
-def _is_at(descriptor: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(descriptor), path.stat())
-    except FileNotFoundError:
-        return False
-
-
-def _taken(path: Path) -> StoreError:
-    return StoreError(f"another process is writing to {path.parent}", hint="Wait for it to end, or end it.")
-
-
-def _cut_torn_line(descriptor: int, path: Path) -> None:
-    """Make the file end with a whole line: a complete record only lacks its newline, anything else is cut off."""
-    size = os.fstat(descriptor).st_size
-    start, tail = size, b""
-    while start > 0 and b"\n" not in tail:
-        step = min(start, 1 << 16)
-        start -= step
-        tail = os.pread(descriptor, step, start) + tail
-    torn = tail[tail.rfind(b"\n") + 1 :]
-    if not torn:
-        return
-    try:
-        whole = isinstance(from_json(torn), dict)
-    except ValueError:
-        whole = False
-    if whole:
-        os.write(descriptor, b"\n")
-        return
-    logger.warning("%s: a torn last line of %d bytes is cut off; its rollout is owed", path, len(torn))
-    os.ftruncate(descriptor, size - len(torn))
-
-
 def _replace(path: Path, content: bytes, *, flush: bool = True) -> None:
     """Write beside `path`, then rename. The lock on the results makes this the only writer."""
     temporary = path.with_name(f".{path.name}.new")
@@ -436,11 +374,4 @@ def _replace(path: Path, content: bytes, *, flush: bool = True) -> None:
                 os.fsync(file.fileno())
         temporary.replace(path)
     except OSError as error:
-        raise _store_error(f"can not save {path}", error) from error
-
-
-def _store_error(what: str, error: OSError) -> StoreError:
-    hint = None
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        hint = "Free some space, then continue with --resume: everything saved before is intact."
-    return StoreError(f"{what}: {error.strerror or error}", hint=hint, cause=error)
+        raise store_error(f"can not save {path}", error) from error
