@@ -133,7 +133,9 @@ def row_from_dict(data: Mapping[str, Any]) -> Row:
 def _plain(value: Any) -> Any:
     if callable(getattr(value, "tolist", None)):  # arrays of numpy and torch
         return value.tolist()
-    return [_plain(item) for item in value] if isinstance(value, list) else value
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _broken(row: Row, what: str) -> EvidenceError:
