@@ -109,9 +109,15 @@ def _member(member: Member, options: MergeOptions, report: MergeReport) -> Group
 
 
 def _step_rewards(record: Mapping[str, Any]) -> list[float] | None:
-    """The rewards that the environment gave turn by turn; None unless every turn has one."""
+    """The rewards that the environment gave turn by turn; None unless every turn has one.
+
+    Scoring gives turns without a reward that of the whole rollout (the v0 contract): several turns that all have it
+    were given none.
+    """
     rewards = [step.get("reward") for step in record.get("trajectory") or ()]
     if not rewards or any(reward is None for reward in rewards):
+        return None
+    if len(rewards) > 1 and record["reward"] and set(rewards) == {record["reward"]}:
         return None
     return [float(reward) for reward in rewards if reward is not None]
 

@@ -221,6 +221,10 @@ def _rows(
             sampling=dict(sampling),
             env=options.env,
             routed_experts=_routes(draft.turns),
+            replies=[
+                [turn.number, end - len(turn.completion_ids), end]
+                for turn, end in zip(draft.turns, draft.ends, strict=True)
+            ],
         )
         for draft in drafts
     ]

@@ -68,6 +68,9 @@ class Row:
     env: EnvRef = field(default_factory=EnvRef)
     routed_experts: list[Any] | None = None
     """One entry a turn, as the engine reported it; None where it did not."""
+    replies: list[list[int]] = field(default_factory=list)
+    """[turn, begin, end] of each reply: the number of its turn in the rollout and its place in `tokens`. Empty where
+    unknown; needed for rewards turn by turn."""
 
     @property
     def trainable(self) -> int:
@@ -84,6 +87,8 @@ def check_row(row: Row) -> None:
             raise _broken(row, f"{name} has {len(array)} entries for {length} tokens")
     if not are_ids(row.tokens):
         raise _broken(row, "a token is no id")
+    if row.replies and not _cover(row.replies, row.mask):
+        raise _broken(row, "its replies are not where its trainable tokens are")
     if not any(row.mask):
         raise _broken(row, "no token is trainable")
     if row.exactness == "exact":
@@ -128,6 +133,16 @@ def row_from_dict(data: Mapping[str, Any]) -> Row:
     except (KeyError, TypeError, ValueError) as error:
         raise EvidenceError(f"this is no row: {error}", hint="Rows are written by row_to_dict.") from error
     return row
+
+
+def _cover(replies: list[list[int]], mask: list[bool]) -> bool:
+    """Whether the replies, one after the other, hold exactly the trainable tokens."""
+    covered = [False] * len(mask)
+    for _, begin, end in replies:
+        if not 0 <= begin < end <= len(mask) or any(covered[begin:end]):
+            return False
+        covered[begin:end] = [True] * (end - begin)
+    return covered == [bool(flag) for flag in mask]
 
 
 def _plain(value: Any) -> Any:

@@ -1,0 +1,1 @@
+"""The policy loss, of small pieces: ratios, masks, surrogates, regularisers, normalisation, and what they report."""
