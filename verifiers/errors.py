@@ -32,6 +32,7 @@
     ├── JudgeError                      the judge model gave no verdict
     ├── EvidenceError                   token evidence that contradicts itself, or a row that would
     │   └── InexactEvidenceError            token ids or logprobs that are not the engine's own
+    ├── TrainingError                   a training run can not go on: its trainer broke, or nothing trains it
     └── UserError                       the caller can mend this
         ├── EnvironmentNotFoundError, EnvironmentLoadError, EnvironmentArgumentError, UpstreamApiError,
         │   EnvironmentInstallError
@@ -359,6 +360,14 @@ class InexactEvidenceError(EvidenceError):
 
     attribution = "user"
     hint = "Use the client type openai_chat_completions_token, or an endpoint that reports token ids and logprobs."
+
+
+class TrainingError(Error):
+    """A training run can not go on: the trainer raised, or too many groups gave nothing to train on."""
+
+    kind = "training"
+    attribution: ClassVar[Attribution] = "user"
+    hint = "Mend what the message names, and go on from the last checkpoint with --resume."
 
 
 # --- what a caller can mend -----------------------------------------------------------------------------------

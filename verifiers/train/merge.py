@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 from verifiers.errors import EvidenceError, InexactEvidenceError
@@ -74,6 +74,11 @@ class MergeReport:
     duplicated: int = 0
     breaks: Counter[str] = field(default_factory=Counter)
     without_rows: Counter[str] = field(default_factory=Counter)
+
+    def add(self, other: MergeReport) -> None:
+        """Count what another one counted, too."""
+        for item in fields(MergeReport):
+            setattr(self, item.name, getattr(self, item.name) + getattr(other, item.name))
 
     def metrics(self) -> dict[str, float]:
         """The counts as figures to log. Shares of nothing are left out."""

@@ -1,0 +1,164 @@
+"""The loop on a virtual clock: what overlaps, what is paced, what happens to rollouts when weights change."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+import pytest
+
+from tests.support.training import (
+    RecordingLearner,
+    SimulatedPlayer,
+    TableSampler,
+    VirtualBlocking,
+    mean_advantages,
+    simulated_source,
+)
+from tests.support.virtual_time import run_virtual
+from verifiers.errors import TrainingError
+from verifiers.train.config import LoopConfig
+from verifiers.train.loop import AsyncLoop, EnvironmentSource
+
+
+class Setup:
+    """A loop over simulated rollouts, with everything in reach."""
+
+    def __init__(self, *, train_seconds=0.0, token_seconds=0.0, tasks=16, limits=None, table=None, **options):
+        self.config = LoopConfig(
+            **{"steps": 6, "groups_per_batch": 2, "group_size": 4, "max_lag": 2, **options.pop("loop", {})}
+        )
+        self.sampler = TableSampler(table, token_seconds)
+        self.player = SimulatedPlayer(self.sampler, **options)
+        self.source = simulated_source(self.player, tasks, **(limits or {}))
+        self.learner = RecordingLearner()
+        self.reports = []
+        self.loop = AsyncLoop(
+            [EnvironmentSource("toy", self.source, self.source.task_ids)],
+            self.sampler,
+            self.learner,
+            mean_advantages,
+            self.config,
+            sampling={"temperature": 1.0},
+            observers=[self.reports.append],
+            blocking=VirtualBlocking(train_seconds),
+        )
+
+    async def run(self):
+        async with self.source:
+            return await self.loop.run()
+
+
+def play(**options) -> Setup:
+    """Run a loop to its end in virtual time."""
+
+    async def main():
+        made = Setup(**options)
+        made.result = await made.run()
+        made.seconds = asyncio.get_running_loop().time()
+        return made
+
+    return run_virtual(main())
+
+
+def lags(made: Setup) -> list[int]:
+    """Of every row that was trained: the learner's version minus the row's oldest."""
+    return [
+        version - min(v for v, sampled in zip(row.versions, row.mask, strict=True) if sampled)
+        for version, rows in made.learner.steps
+        for row in rows
+    ]
+
+
+def test_a_run_trains_its_steps_and_tells_each():
+    """Batches of the configured size, versions that count up, rows with advantages, one report a step."""
+    made = play()
+    assert made.result.step == 6 and made.result.version == 6 and not made.result.stopped
+    assert [version for version, _ in made.learner.steps] == list(range(6))
+    assert [report.step for report in made.reports] == [1, 2, 3, 4, 5, 6]
+    for (_, rows), report in zip(made.learner.steps, made.reports, strict=True):
+        assert len({row.group_id for row in rows}) == 2 and len(rows) == 8
+        assert all(row.advantages is not None for row in rows)
+        assert report.figures["batch/rows"] == 8 and report.figures["groups/trained"] == 2
+        assert report.figures["tokens/trained"] == sum(row.trainable for row in rows)
+    assert made.sampler.version == 6
+
+
+def test_nothing_is_sampled_that_no_step_would_train():
+    """The last steps ask for fewer groups: all that were asked for are trained."""
+    made = play(seconds=lambda random: random.lognormvariate(0, 1), train_seconds=0.5, loop={"max_lag": 8})
+    assert made.loop.buffer.asked == 12 and made.loop.buffer.fates == {"trained": 12}
+    assert len(made.player.played) == 12 * 4
+
+
+def test_without_lag_sampling_and_training_take_turns():
+    """max_lag=0: every token is of the version that is trained, and the times add up."""
+    made = play(loop={"max_lag": 0}, seconds=lambda _: 1.0, train_seconds=1.0)
+    assert set(lags(made)) == {0}
+    assert made.seconds == pytest.approx(12.0)
+    assert {report.figures["lag/max"] for report in made.reports} == {0}
+
+
+def test_with_lag_sampling_and_training_overlap():
+    """The same costs take hardly more than half of the time: 6 steps and the first batch."""
+    made = play(loop={"max_lag": 1}, seconds=lambda _: 1.0, train_seconds=1.0)
+    assert made.seconds == pytest.approx(7.0)
+    assert max(lags(made)) == 1
+
+
+def test_rollouts_go_on_under_new_weights():
+    """Weights change in the middle of replies: their tokens have several versions, and none is lost."""
+    made = play(table=lambda seed: [1 + seed % 9] * 12, token_seconds=0.25, train_seconds=1.0, loop={"max_lag": 4})
+    mixed = [row for _, rows in made.learner.steps for row in rows if len(set(row.versions)) > 1]
+    assert mixed and all(row.trainable == 12 for row in mixed)
+    assert made.sampler.updates == [1, 2, 3, 4, 5, 6]
+    assert Counter(lags(made)) == Counter(
+        lag for report in made.reports for lag, count in _histogram(report).items() for _ in range(count)
+    )
+
+
+def _histogram(report) -> dict[int, int]:
+    return {
+        int(name.removeprefix("lag/rows/")): int(count)
+        for name, count in report.figures.items()
+        if name.startswith("lag/rows/")
+    }
+
+
+def test_waits_of_both_sides_are_told():
+    """In turn, each side waits half of the time."""
+    made = play(loop={"max_lag": 0}, seconds=lambda _: 1.0, train_seconds=1.0)
+    for report in made.reports[1:]:
+        assert report.seconds == pytest.approx(2.0)
+        assert report.figures["wait/trainer_share"] == pytest.approx(0.5)
+        assert report.figures["wait/sampler_share"] == pytest.approx(0.5)
+
+
+def test_groups_without_a_difference_are_replaced():
+    """One task of two earns the same in all its rollouts: counted, not trained, others are asked for instead."""
+
+    def reward(task_id, index, seed):
+        return float(index % 2) if int(task_id[:4], 16) % 2 else 1.0
+
+    made = play(reward=reward)
+    fates = made.loop.buffer.fates
+    assert fates["trained"] == 12 and fates["no_signal"] > 0
+    assert sum(report.figures.get("groups/no_signal", 0) for report in made.reports) == fates["no_signal"]
+
+
+def test_a_run_without_any_signal_ends_with_the_reason():
+    """After ten batches' worth of groups."""
+    with pytest.raises(TrainingError, match="20 groups in a row gave nothing to train on: 20 no_signal"):
+        play(reward=lambda *_: 1.0)
+
+
+def test_a_stopped_run_ends_after_its_step():
+    """In order: the sampler has the last weights, and the result says where it stopped."""
+
+    async def main():
+        made = Setup(train_seconds=1.0)
+        made.loop._observers.append(lambda report: made.loop.stop() if report.step == 3 else None)
+        return made, await made.run()
+
+    made, result = run_virtual(main())
+    assert result.stopped and result.step == 3 and made.sampler.version == 3

@@ -1,0 +1,251 @@
+"""Groups in, batches of rows out: what became of every group that was asked for, and the cut of what is too old.
+
+    buffer.ask(ask)                      # from now on it is under way
+    buffer.arrived(group)                # ended: ready for a batch, or counted by why not
+    batch = buffer.cut(learner.version)  # None until enough groups are ready
+
+Each group meets exactly one `Fate`, and `asked` is always the sum of the fates, of those in flight and of those that
+are ready. Lag is measured where it matters, at the cut: version that is about to be trained minus the oldest version
+that sampled a trainable token of the row. It knows neither time nor tasks; the order of groups in a batch is that in
+which they were asked for.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from verifiers.errors import InexactEvidenceError, TrainingError
+from verifiers.train.curriculum import Ask
+from verifiers.train.groups import Algorithm, Group
+from verifiers.train.rows import Row
+from verifiers.types import Outcome
+
+LEAST_ADVANTAGE = 1e-8
+"""Advantages of equal rewards may differ from 0 by rounding."""
+
+
+class Fate(StrEnum):
+    """What became of a group. Figures count them as `groups/FATE`."""
+
+    TRAINED = "trained"
+    """It was in a batch."""
+    STALE = "stale"
+    """Every row of it was more than `max_lag` versions old when a batch was cut."""
+    NO_SIGNAL = "no_signal"
+    """All advantages are 0: its rollouts were equally good."""
+    NO_ROWS = "no_rows"
+    """Enough rollouts were scored, and the algorithm left none of them over (all too long, say)."""
+    TOO_FEW_VALID = "too_few_valid"
+    """Fewer than two rollouts were scored; the others ended in different ways."""
+    FAILED = "failed"
+    UNSCORED = "unscored"
+    CANCELLED = "cancelled"
+    """Fewer than two were scored, and all others failed, could not be scored, or were cut off, by the deadline of
+    stragglers or because they had become too old."""
+    INVALID_TASK = "invalid_task"
+    """The environment declared the task unfit; it is not asked for again."""
+    NO_EVIDENCE = "no_evidence"
+    """Rollouts were scored, and fewer than two had token evidence that can be trained on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """A group that waits for its batch."""
+
+    ask: Ask
+    rows: list[Row]
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What one step is made of, in the order in which the groups were asked for. `lags`: one a row."""
+
+    asks: list[Ask]
+    rows: list[Row]
+    lags: list[int]
+
+    def figures(self) -> dict[str, float]:
+        """`lag/mean`, `lag/max`, `lag/rows/N` (rows that lagged by N), and what the batch holds."""
+        figures = {"batch/groups": float(len(self.asks)), "batch/rows": float(len(self.rows))}
+        figures["tokens/trained"] = float(sum(row.trainable for row in self.rows))
+        if self.lags:
+            figures["lag/mean"] = sum(self.lags) / len(self.lags)
+            figures["lag/max"] = float(max(self.lags))
+            counted = sorted(Counter(self.lags).items())
+            figures |= {f"lag/rows/{lag}": float(count) for lag, count in counted}
+        return figures
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """All that a buffer holds between two steps. `in_flight`: groups whose rollouts have to be played again."""
+
+    asked: int = 0
+    fates: Mapping[str, int] = field(default_factory=dict)
+    stale_rows: int = 0
+    in_flight: Sequence[Ask] = ()
+    ready: Sequence[Ready] = ()
+
+
+class Buffer:
+    """See the module. `max_empty` groups in a row without anything to train on end the run (TrainingError)."""
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        *,
+        groups_per_batch: int,
+        max_lag: int,
+        filter_zero_advantage: bool = True,
+        max_empty: int = 80,
+    ) -> None:
+        self._algorithm = algorithm
+        self._groups_per_batch = groups_per_batch
+        self._max_lag = max_lag
+        self._filter = filter_zero_advantage
+        self._max_empty = max_empty
+        self.asked = 0
+        self.fates: Counter[Fate] = Counter()
+        self.stale_rows = 0
+        self.in_flight: dict[str, Ask] = {}
+        self.ready: list[Ready] = []
+        self._empty: Counter[Fate] = Counter()
+        self._errors: Counter[str] = Counter()
+
+    @property
+    def under_way(self) -> int:
+        """Groups in flight and ready."""
+        return len(self.in_flight) + len(self.ready)
+
+    # --- in ---------------------------------------------------------------------------------------------------
+
+    def ask(self, ask: Ask) -> None:
+        """A group is asked for."""
+        self.asked += 1
+        self.in_flight[ask.group_id] = ask
+
+    def arrived(self, group: Group) -> Fate | None:
+        """A group has ended. Returns what became of it; None: it is ready.
+
+        InexactEvidenceError if a batch's worth of groups was scored and their token evidence was refused before any
+        group gave rows: that is a matter of settings. TrainingError after `max_empty` groups in a row without
+        anything to train on.
+        """
+        ask = self.in_flight.pop(group.group_id)
+        fate = _fate_without_rows(group)
+        rows: list[Row] = []
+        if fate is None:
+            rows = self._algorithm(group)
+            fate = None if rows else Fate.NO_ROWS
+            if rows and self._filter and not _has_signal(rows):
+                fate = Fate.NO_SIGNAL
+        if fate is None:
+            self.ready.append(Ready(ask, rows))
+            self._empty.clear()
+            self._errors.clear()
+            return None
+        self._end(fate)
+        self._count_empty(fate, group)
+        return fate
+
+    def _end(self, fate: Fate) -> None:
+        self.fates[fate] += 1
+
+    def _count_empty(self, fate: Fate, group: Group) -> None:
+        self._empty[fate] += 1
+        self._errors.update(member.error_kind for member in group.members if member.error_kind)
+        refused = self.fates[Fate.NO_EVIDENCE]
+        if refused == self._groups_per_batch == self._empty[Fate.NO_EVIDENCE] and not self.fates[Fate.TRAINED]:
+            raise InexactEvidenceError(
+                f"the first {refused} groups that were scored have no token evidence that can be trained on",
+                hint="The rollouts must be sampled by the trainer's sampler, through its client, which reports the "
+                "ids, logprobs and versions of what it sampled.",
+            )
+        if self._empty.total() >= self._max_empty:
+            raise TrainingError(
+                f"{self._empty.total()} groups in a row gave nothing to train on: {self._reason()}", hint=self._hint()
+            )
+
+    def _reason(self) -> str:
+        causes = ", ".join(f"{count} {fate}" for fate, count in self._empty.most_common())
+        errors = ", ".join(f"{kind} ({count})" for kind, count in self._errors.most_common(3))
+        return f"{causes}; errors of their rollouts: {errors}" if errors else causes
+
+    def _hint(self) -> str:
+        if self._empty.most_common(1)[0][0] is Fate.NO_SIGNAL:
+            return (
+                "Every rollout of a group earns the same: take tasks that the model solves sometimes, larger groups "
+                "(loop.group_size), or a model that has been fine-tuned on the format first (vf-sft)."
+            )
+        return "Play the environment with vf-eval and look at the errors; loop.max_empty_batches is the limit."
+
+    # --- out --------------------------------------------------------------------------------------------------
+
+    def cut(self, version: int) -> Batch | None:
+        """The next batch, to be trained at `version`: the longest asked for of what is ready and not too old."""
+        self._drop_stale(version)
+        if len(self.ready) < self._groups_per_batch:
+            return None
+        self.ready.sort(key=lambda one: one.ask.number)
+        taken = self.ready[: self._groups_per_batch]
+        del self.ready[: self._groups_per_batch]
+        for _ in taken:
+            self._end(Fate.TRAINED)
+        rows = [row for one in taken for row in one.rows]
+        return Batch([one.ask for one in taken], rows, [version - oldest_version(row) for row in rows])
+
+    def _drop_stale(self, version: int) -> None:
+        kept: list[Ready] = []
+        for one in self.ready:
+            rows = [row for row in one.rows if version - oldest_version(row) <= self._max_lag]
+            self.stale_rows += len(one.rows) - len(rows)
+            if rows:
+                kept.append(one if len(rows) == len(one.rows) else Ready(one.ask, rows))
+            else:
+                self._end(Fate.STALE)
+        self.ready = kept
+
+    # --- going on ---------------------------------------------------------------------------------------------
+
+    def snapshot(self) -> Snapshot:
+        """What is under way and what was counted. Nothing is copied: rows do not change any more."""
+        fates = {str(fate): count for fate, count in self.fates.items()}
+        return Snapshot(self.asked, fates, self.stale_rows, list(self.in_flight.values()), list(self.ready))
+
+    def restore(self, saved: Snapshot) -> list[Ask]:
+        """Go on from a snapshot. Returns the groups that were in flight: they have to be submitted again."""
+        self.asked, self.stale_rows, self.ready = saved.asked, saved.stale_rows, list(saved.ready)
+        self.fates = Counter({Fate(name): count for name, count in saved.fates.items()})
+        again = sorted(saved.in_flight, key=lambda ask: ask.number)
+        self.in_flight = {ask.group_id: ask for ask in again}
+        return again
+
+
+def oldest_version(row: Row) -> int:
+    """The oldest version that sampled a trainable token of the row."""
+    return min(version for version, sampled in zip(row.versions, row.mask, strict=True) if sampled)
+
+
+def _has_signal(rows: Iterable[Row]) -> bool:
+    return any(
+        abs(advantage) > LEAST_ADVANTAGE
+        for row in rows
+        for advantage, sampled in zip(row.advantages or (), row.mask, strict=True)
+        if sampled
+    )
+
+
+def _fate_without_rows(group: Group) -> Fate | None:
+    """Why a group has no two valid members; None if it has."""
+    outcomes = Counter(member.outcome for member in group.members)
+    if outcomes[Outcome.INVALID_TASK]:
+        return Fate.INVALID_TASK
+    if len(group.valid) >= 2:
+        return None
+    if sum(member.outcome.is_scored for member in group.members) >= 2:
+        return Fate.NO_EVIDENCE
+    ends = [outcome for outcome in outcomes if not outcome.is_scored]
+    return Fate(str(ends[0])) if len(ends) == 1 else Fate.TOO_FEW_VALID
