@@ -1,0 +1,103 @@
+"""How a training run looks while it goes on: on a terminal, without one, and for programs."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+
+import pytest
+
+from verifiers.cli import training_view
+from verifiers.cli.output import Output
+from verifiers.cli.training_view import EventView, LiveView, PlainView, choose, facts, line, sparkline
+from verifiers.train.report import StepReport
+
+FIGURES = {
+    "reward/mean": 0.5,
+    "reward/sums": 0.25,
+    "reward/words": 0.75,
+    "lag/mean": 1.25,
+    "lag/max": 3.0,
+    "loss/mismatch_kl": 0.0012,
+    "loss/mismatch_kl/max": 0.4,
+    "loss/entropy": 1.5,
+    "tokens/sampled": 2000.0,
+    "tokens/trained": 1500.0,
+    "wait/trainer_share": 0.25,
+    "wait/sampler_share": 0.0,
+    "outcomes/ok": 60.0,
+    "outcomes/failed": 4.0,
+    "errors/sandbox": 4.0,
+    "groups/stale": 1.0,
+    "groups/in_flight": 3.0,
+    "eval/sums/reward": 0.625,
+}
+REPORT = StepReport(3, 3, True, 2.0, FIGURES)
+
+
+def test_the_figures_that_matter_are_told() -> None:
+    """Reward by environment, lag, mismatch, entropy, tokens, waits of each side, outcomes and errors by kind."""
+    told = dict(facts(REPORT))
+    assert told["reward"] == "0.500 (sums 0.250, words 0.750)"
+    assert told["lag"] == "1.2, at most 3" and told["mismatch KL"] == "0.0012, at most 0.4"
+    assert told["tokens"] == "2.0 k sampled, 1.5 k trained, 1,000 sampled a second"
+    assert told["waits"] == "trainer 25%, sampler 0%"
+    assert told["outcomes"] == "ok 60, failed 4" and told["errors"] == "sandbox 4" and told["groups"] == "stale 1"
+    assert told["eval sums"] == "0.625"
+
+
+def test_what_was_not_measured_is_left_out() -> None:
+    """A step without figures is told as one that trained nothing, never as zeros."""
+    assert facts(StepReport(1, 0, False, 0.1)) == [("not trained", "this batch had nothing to train on")]
+    assert line(StepReport(1, 0, False, 0.1), 9).startswith("step 1/9 · not trained")
+
+
+def test_without_a_terminal_there_are_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    """The first step, evaluations and the last, and some in between."""
+    view = choose(Output(), 50)
+    assert isinstance(view, PlainView)
+    for step in range(1, 51):
+        view(StepReport(step, step, True, 0.1, {"reward/mean": 0.5, **({"eval/a/reward": 0.9} if step == 20 else {})}))
+    shown = [text.split(" · ")[0] for text in capsys.readouterr().err.splitlines()]
+    assert shown == ["step 1/50", "step 20/50", "step 50/50"]
+
+
+def test_programs_get_the_lines_of_the_metrics(capsys: pytest.CaptureFixture[str]) -> None:
+    """One JSON object a step on stdout."""
+    view = choose(Output(json=True), 50)
+    assert isinstance(view, EventView)
+    view(REPORT)
+    event = json.loads(capsys.readouterr().out)
+    assert event["event"] == "step" and event["step"] == 3 and event["reward/mean"] == 0.5
+
+
+class Terminal(io.StringIO):
+    encoding = "utf-8"
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_terminal_shows_a_display(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Redrawn with each step; at the end one line stays."""
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    view = choose(Output(), 50)
+    assert isinstance(view, LiveView)
+    view.tick()
+    assert "sampling the first batch" in terminal.getvalue()
+    view(REPORT)
+    assert "mismatch KL" in terminal.getvalue() and "3/50" in terminal.getvalue()
+    view.close()
+    view.close()
+    assert terminal.getvalue().count("step 3/50 · reward") == 1
+
+
+def test_a_course_is_bars() -> None:
+    """Low is low, high is high, equal is the lowest; only the newest are shown."""
+    assert sparkline([0.0, 0.5, 1.0]) == "▁▅█"
+    assert sparkline([0.3, 0.3]) == "▁▁" and sparkline([]) == ""
+    assert len(sparkline([float(n) for n in range(100)])) == 40
+    assert training_view.BARS[0] == "▁"

@@ -1,0 +1,62 @@
+"""A run's folder is one run's, names what its figures depend on, and refuses to go on as another one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from verifiers.errors import ResumeError, StoreError
+from verifiers.train.config import TrainConfig
+from verifiers.train.config_files import load_config
+from verifiers.train.run_folder import CONFIG, RunFolder, check_same, provenance
+
+ENVIRONMENT = {"name": "owner/sums", "version": "0.1.0", "digest": "sha256:1", "tasks": 4}
+
+
+def config(*settings: str) -> TrainConfig:
+    return load_config([], ["model.path=m", "env=sums", *settings])
+
+
+def checked(asked: TrainConfig, begun: dict[str, Any], saved: dict[str, Any], **more: Any) -> list[str]:
+    return check_same(saved, begun, asked=asked, before=config(), **{"force": False, **more})
+
+
+def test_a_folder_holds_one_run(tmp_path: Path) -> None:
+    """A second one is refused with how to continue; what is there can be read back."""
+    folder = RunFolder.create(tmp_path / "run")
+    folder.write(config(), provenance("m", [ENVIRONMENT]))
+    with pytest.raises(StoreError, match="already holds a run") as raised:
+        RunFolder.create(tmp_path / "run")
+    assert f"vf-train --resume {tmp_path / 'run'}" in raised.value.hint
+    opened = RunFolder.open(tmp_path / "run")
+    assert opened.record["environments"] == [ENVIRONMENT] and "verifiers" in opened.record["packages"]
+    assert load_config([opened / CONFIG]) == config()
+
+
+def test_what_is_no_run_is_not_continued(tmp_path: Path) -> None:
+    """With what to give instead."""
+    with pytest.raises(ResumeError, match="no run to continue"):
+        RunFolder.open(tmp_path)
+
+
+def test_the_same_run_may_be_asked_for_with_other_figures(tmp_path: Path) -> None:
+    """More steps and another learning rate are told, and continue."""
+    record = provenance("m", [ENVIRONMENT])
+    told = checked(config("loop.steps=200", "output=elsewhere"), record, record)
+    assert told == ["loop.steps: 100 → 200"]
+
+
+def test_other_bits_are_another_run(tmp_path: Path) -> None:
+    """Of the environment, of the model, or other settings of either, unless forced."""
+    (tmp_path / "config.json").write_text("{}")
+    saved = provenance("m", [ENVIRONMENT])
+    other_bits = provenance("m", [{**ENVIRONMENT, "digest": "sha256:2"}])
+    with pytest.raises(ResumeError, match=r"owner/sums 0\.1\.0 sha256:1 is now 0\.1\.0 sha256:2"):
+        checked(config(), other_bits, saved)
+    with pytest.raises(ResumeError, match="the model's files"):
+        checked(config(), provenance(str(tmp_path), [ENVIRONMENT]), saved)
+    with pytest.raises(ResumeError, match=r"model\.lora"):
+        checked(config("model.lora.rank=4"), saved, saved)
+    assert checked(config(), other_bits, saved, force=True) == []

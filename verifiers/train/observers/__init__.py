@@ -1,0 +1,1 @@
+"""Where the reports of a training run go: a file, a metrics endpoint, other people's dashboards."""

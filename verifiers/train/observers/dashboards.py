@@ -1,0 +1,93 @@
+"""Reports for other people's dashboards: TensorBoard and Weights & Biases. Their failures end no run.
+
+    with TensorBoardObserver(folder / "tensorboard") as observer:
+        observer(report)
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Self
+
+from verifiers.errors import ConfigError
+from verifiers.train.report import StepReport
+
+logger = logging.getLogger(__name__)
+
+
+class _Dashboard:
+    """Hands figures to a library. What it raises is logged once, and it is asked no more."""
+
+    name: str
+    _dead = False
+
+    def __call__(self, report: StepReport) -> None:
+        self._guarded(lambda: self._send(report))
+
+    def _send(self, report: StepReport) -> None:
+        raise NotImplementedError
+
+    def _finish(self) -> None:
+        raise NotImplementedError
+
+    def _guarded(self, action: Callable[[], None]) -> None:
+        if self._dead:
+            return
+        try:
+            action()
+        except Exception as error:  # boundary: a library that talks to a disk and a network of its own
+            self._dead = True
+            logger.warning("%s gets no further figures: %s: %s", self.name, type(error).__name__, error)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._guarded(self._finish)
+
+
+class TensorBoardObserver(_Dashboard):
+    """Scalars in an event file, read by `tensorboard --logdir FOLDER`."""
+
+    name = "TensorBoard"
+
+    def __init__(self, folder: Path) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError as error:
+            raise _absent("tensorboard", "log.tensorboard") from error
+        self._writer = SummaryWriter(str(folder))
+
+    def _send(self, report: StepReport) -> None:
+        for name, value in report.figures.items():
+            self._writer.add_scalar(name, value, report.step)
+        self._writer.add_scalar("step/seconds", report.seconds, report.step)
+        self._writer.flush()
+
+    def _finish(self) -> None:
+        self._writer.close()
+
+
+class WandbObserver(_Dashboard):
+    """A run in a project of Weights & Biases; WANDB_MODE=offline keeps it on disk. `config` is shown with it."""
+
+    name = "Weights & Biases"
+
+    def __init__(self, project: str, folder: Path, config: dict[str, Any]) -> None:
+        try:
+            import wandb
+        except ImportError as error:
+            raise _absent("wandb", "log.wandb") from error
+        self._run = wandb.init(project=project, name=folder.name, dir=str(folder), config=config, resume="allow")
+
+    def _send(self, report: StepReport) -> None:
+        self._run.log({**report.figures, "version": report.version, "step/seconds": report.seconds}, step=report.step)
+
+    def _finish(self) -> None:
+        self._run.finish()
+
+
+def _absent(package: str, setting: str) -> ConfigError:
+    return ConfigError(f"{setting} needs {package}, which is not installed", hint=f"Install it: pip install {package}")
