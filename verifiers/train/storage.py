@@ -172,8 +172,8 @@ def _number_or_text(value: float) -> float | str:
     return value if math.isfinite(value) else str(value)
 
 
-def _row_of(data: Any, path: Path, place: str) -> Row:
-    """The row, or an EvidenceError that says where it should have been."""
+def row_of_data(data: Any, path: Path, place: str) -> Row:
+    """The row that a line holds as JSON, or an EvidenceError that says where it should have been."""
     try:
         if not isinstance(data, dict):
             raise EvidenceError("this is no row but other JSON", hint="Rows are written by RowWriter.")
@@ -257,7 +257,7 @@ def _read_lines(path: Path) -> Iterator[Row]:
             number = 0
             for number, line in _whole_lines(file, path):
                 if line.strip():
-                    yield _row_of(_json(line, path, number), path, f"line {number}")
+                    yield row_of_data(_json(line, path, number), path, f"line {number}")
     except OSError as error:  # BadGzipFile is one
         raise store_error(f"can not read {path}", error) from error
 
@@ -382,7 +382,20 @@ def _read_parquet(path: Path) -> Iterator[Row]:
                 for index in range(batch.num_rows):  # as objects of Python rows are several times larger
                     number += 1
                     (data,) = batch.slice(index, 1).to_pylist(maps_as_pydicts="strict")
-                    yield _row_of(_from_parquet(data), path, f"row {number}")
+                    yield row_of_data(_from_parquet(data), path, f"row {number}")
+    except OSError as error:
+        raise store_error(f"can not read {path}", error) from error
+    except pa.ArrowException as error:
+        raise StoreError(f"{path} is no Parquet file: {error}", hint="Was its writer closed?") from error
+
+
+def is_parquet_of_rows(path: Path) -> bool:
+    """Whether `RowWriter` wrote this Parquet file. StoreError if it is none."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        return b"verifiers.rows" in (pq.read_schema(path).metadata or {})
     except OSError as error:
         raise store_error(f"can not read {path}", error) from error
     except pa.ArrowException as error:
