@@ -29,6 +29,7 @@ from verifiers.validation.checks import CHECKS
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 from docs.hub_api import hub_api_page  # noqa: E402 - found once the folder is on the path
+from docs.train_config import train_config_page  # noqa: E402
 
 REFERENCE = ROOT / "docs" / "reference"
 NOTICE = "<!-- Written by docs/generate.py from the code: change the code, then run `make docs`. -->\n"
@@ -411,6 +412,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "checks.md": checks_page,
     "hub-rules.md": hub_rules_page,
     "hub-api.md": hub_api_page,
+    "train-config.md": train_config_page,
 }
 
 

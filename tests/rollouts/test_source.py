@@ -145,6 +145,17 @@ async def test_a_straggler_is_cut_off_and_the_others_are_reported():
     assert cut.record is None and cut.error["error"] == "LimitError" and "0.2 s" in cut.error["message"]
 
 
+async def test_records_with_turns_need_not_wait_for_a_straggler():
+    """Training takes the turns of each rollout as it ends; its steps get no reward that only the group decides."""
+    env, client = held()
+    options = EngineOptions(state_columns=("trajectory",), whole_groups=False)
+    source = source_of(client, env, options, straggler_seconds=0.2)
+    await source.submit(request(source, n=4))
+    result = await first(source)
+    assert sorted(outcomes(result)) == ["cancelled", "cancelled", "ok", "ok"]
+    assert [len(member.record["trajectory"]) for member in result.valid] == [1, 1]
+
+
 async def test_groups_of_an_old_policy_and_of_a_cancelled_id_are_stopped():
     """They are reported with what they have; others go on."""
     env, client = held()

@@ -8,8 +8,9 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import unquote, urlsplit
 
 from verifiers.clients.model_file import cache_dir
@@ -32,6 +33,9 @@ from verifiers.types.config import EvalConfig
 
 _EXTRAS: Mapping[str, Sequence[str]] = {"anthropic_messages": ("anthropic",)}
 """What of this package the client of a dialect needs in a worker."""
+
+
+Split = Literal["train", "eval"]
 
 
 class Workers:
@@ -59,15 +63,24 @@ class Workers:
 
 
 async def open_workers(
-    config: EvalConfig, options: EngineOptions, *, cache: str | bool, served_by: str | None
+    config: EvalConfig,
+    options: EngineOptions,
+    *,
+    cache: str | bool = False,
+    served_by: str | None = None,
+    split: Split = "eval",
+    lasting: bool = False,
 ) -> Workers:
     """Start workers for an evaluation: in a virtual environment of its own, or on a Ray cluster, if asked for.
 
+    split: the tasks that are played: those for evaluation, or those to learn from. lasting: see `PoolOptions`.
     cache, served_by: the response cache of their clients, see `verifiers.clients.cache.through_cache`.
     """
     workers = max(1, config.workers)
-    load = _load(config, options, workers, cache, served_by)
-    pool_options = PoolOptions(max_concurrent=options.max_concurrent, run_limit=options.run_limit)
+    load = replace(_load(config, options, workers, cache, served_by), split=split)
+    pool_options = PoolOptions(
+        max_concurrent=options.max_concurrent, run_limit=options.run_limit, lasting=lasting
+    )
     async with AsyncExitStack() as ends:
         if config.ray is None:
             connect = await _processes(config, options, load)

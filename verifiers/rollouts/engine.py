@@ -52,6 +52,8 @@ class EngineOptions:
     independent_scoring: refuse reward functions that need the whole group.
     on_reward_error: None leaves the choice to the environment.
     state_columns: keys of the state that records get in addition.
+    whole_groups: whether columns wait for what a group's end adds to them (`advantage`); training takes each rollout as
+        it ends, so that a straggler costs nobody else.
     seed: with a seed, each rollout asks the model to sample with a seed of its own, derived from it.
     rollout_limit: what one attempt of a rollout may spend; it is then truncated and scored as it stands.
     run_limit: what all of them may spend; rollouts in flight are then finished, and no other is started.
@@ -63,6 +65,7 @@ class EngineOptions:
     independent_scoring: bool = False
     on_reward_error: OnRewardError | None = None
     state_columns: tuple[str, ...] = ()
+    whole_groups: bool = True
     seed: int | None = None
     rollout_limit: Limit | None = None
     run_limit: Limit | None = None
@@ -103,7 +106,8 @@ class Engine:
                 "independent scoring was asked for, but a reward function needs the whole group",
                 hint="Leave out --independent-scoring, or use reward functions of single rollouts only.",
             )
-        self.joins = self._scores_groups or bool(_NEEDS_JOIN & set(self.options.state_columns))
+        columns_wait = self.options.whole_groups and bool(_NEEDS_JOIN & set(self.options.state_columns))
+        self.joins = self._scores_groups or columns_wait
         """Whether the records of a group are final only together."""
 
     async def play(self, rows: Rows, plan: Sequence[PlannedRollout], on_sealed: OnSealed) -> str | None:

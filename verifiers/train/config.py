@@ -216,9 +216,15 @@ class EnvironmentConfig(Section):
     ratio: PositiveFloat = 1.0
     """Share of the groups, beside the other environments'."""
     max_tasks: PositiveInt | None = None
+    workers: Annotated[int, Field(ge=0)] = 0
+    """Processes that play it; 0 plays it in the process of the loop, which code that blocks would stall."""
     isolated: bool = False
-    """In an environment of its own, as a worker process."""
-    workers: PositiveInt = 1
+    """In a virtual environment of its own, in one worker at least; made once, by uv."""
+    ray: str | None = None
+    """A Ray cluster whose machines run the workers: auto, HOST:PORT or ray://HOST:PORT. They have to reach the
+    sampler: take `vllm`."""
+    ray_options: dict[str, Any] = Field(default_factory=dict)
+    """What each worker gets there: num_cpus, runtime_env …"""
     pools: bool = False
     """Prefer tasks of middling difficulty: solved more than `hard` and less than `easy` of the time."""
     hard: Share = 0.25
@@ -236,6 +242,11 @@ class EnvironmentConfig(Section):
         if self.hard >= self.easy:
             raise ConfigError(f"hard is {self.hard:g} and easy {self.easy:g}", hint="`hard` has to be below `easy`.")
         return self
+
+    @property
+    def in_workers(self) -> bool:
+        """Whether other processes play it."""
+        return self.workers > 0 or self.isolated or self.ray is not None
 
     @property
     def label(self) -> str:

@@ -53,7 +53,7 @@ class Load:
     client: a `ClientConfig` as a dict; it names the variable that holds the key, never the key.
     cache, served_by: the response cache, as in `verifiers.clients.cache.through_cache`.
     options: `EngineOptions`, see `verifiers.rollouts.workers.options`.
-    num_examples, shuffle_seed: which evaluation rows a run plays, as in `Environment.get_eval_dataset`.
+    split, num_examples, shuffle_seed: which rows a run plays, as in `Environment.get_dataset` and `get_eval_dataset`.
     """
 
     env_id: str
@@ -66,6 +66,7 @@ class Load:
     model: str = ""
     sampling_args: dict[str, Any] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
+    split: str = "eval"
     num_examples: int = -1
     shuffle_seed: int | None = None
     log_level: int = 30

@@ -166,7 +166,8 @@ class Worker:
     def _own_rows(self) -> Rows:
         if self._rows is None:
             assert self._env is not None and self._load is not None
-            self._rows = self._env.get_eval_dataset(self._load.num_examples, self._load.shuffle_seed)
+            of_split = self._env.get_dataset if self._load.split == "train" else self._env.get_eval_dataset
+            self._rows = of_split(self._load.num_examples, self._load.shuffle_seed)
             self._env.mention_problems()  # again, since the columns are known only now
         return self._rows
 

@@ -1,0 +1,99 @@
+"""The page `docs/reference/train-config.md`: every setting of a training run, from the text of `config.py` itself."""
+
+import ast
+import inspect
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic_core import PydanticUndefined
+
+from verifiers.train import config as source
+
+HEAD = """\
+# Settings of training
+
+What `vf-train` and `vf-sft` read. A file is TOML; several are merged from left to right, tables key by key, lists
+replaced whole; `section.name=value` on the command line (or `--section.name value`) goes on top, where the value is
+TOML, or else text. `env.0.args.level=2` reaches into a list. `none` unsets what may be unset. An unknown name is an
+error that names near misses. `--dry-run` prints every setting.
+"""
+
+
+def train_config_page() -> str:
+    """A table for each section, in the order of the source."""
+    tree = ast.parse(inspect.getsource(source))
+    classes = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name != "Section"]
+    return "\n".join([HEAD, *(_section(getattr(source, node.name), node) for node in classes)])
+
+
+def _section(model: type[BaseModel], node: ast.ClassDef) -> str:
+    rows = []
+    for position, item in enumerate(node.body):
+        if not isinstance(item, ast.AnnAssign) or not isinstance(item.target, ast.Name):
+            continue
+        name = item.target.id
+        following = node.body[position + 1] if position + 1 < len(node.body) else None
+        kind = _kind(ast.unparse(item.annotation))
+        rows.append(f"| `{name}` | {kind} | {_default(model, name)} | {_text(following)} |")
+    meaning = " ".join((inspect.getdoc(model) or "").split())
+    head = [f"## {_title(node.name)}\n", f"{meaning}\n", "| name | kind | default | meaning |", "|---|---|---|---|"]
+    return "\n".join([*head, *rows, ""])
+
+
+def _title(name: str) -> str:
+    """The section of the file that the class stands for."""
+    owners = [
+        (owner, field)
+        for owner in (source.TrainConfig, source.ModelConfig, source.EvalConfig)
+        for field, info in owner.model_fields.items()
+        if name in str(info.annotation)
+    ]
+    if not owners:
+        return f"{name}"
+    owner, field = owners[0]
+    prefix = {source.TrainConfig: "", source.ModelConfig: "model.", source.EvalConfig: "eval."}[owner]
+    return f"[[{prefix}{field}]]" if "list" in str(owner.model_fields[field].annotation) else f"[{prefix}{field}]"
+
+
+def _kind(annotation: str) -> str:
+    names = {
+        "PositiveInt": "whole number above 0",
+        "PositiveFloat": "number above 0",
+        "NonNegative": "number, 0 or more",
+        "Share": "0 to 1",
+        "Annotated[int, Field(ge=0)]": "whole number, 0 or more",
+        "Annotated[float, Field(ge=1)]": "number, 1 or more",
+        "dict[str, Any]": "table",
+        "list[str]": "list of texts",
+        "str": "text",
+        "bool": "true or false",
+        "int": "whole number",
+        "float": "number",
+        "Path": "folder",
+        "list[str] | Literal['all-linear']": "list of texts, or `all-linear`",
+        "tuple[float, float]": "two numbers",
+        "LoraConfig": "table",
+        "EvalConfig": "table",
+    }
+    optional = annotation.endswith(" | None")
+    base = annotation.removesuffix(" | None")
+    if base.startswith("Literal["):
+        text = ", ".join(f"`{value}`" for value in ast.literal_eval("(" + base[8:-1] + ",)"))
+    else:
+        text = names.get(base, f"`{base}`")
+    return f"{text} or none" if optional else text
+
+
+def _default(model: type[BaseModel], name: str) -> str:
+    field = model.model_fields[name]
+    value: Any = field.get_default(call_default_factory=True)
+    if value is PydanticUndefined or isinstance(value, BaseModel) or value in (None, "", [], {}):
+        return "–"
+    return f"`{str(value).lower() if isinstance(value, bool) else value}`"
+
+
+def _text(node: ast.stmt | None) -> str:
+    """The string below a field."""
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+        return " ".join(node.value.value.split())
+    return ""

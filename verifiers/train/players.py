@@ -1,0 +1,99 @@
+"""Who plays an environment's rollouts in training: the engine in this process, or workers in processes of their own.
+
+    async with opened(config.env[0], found, served, options) as playing:
+        source = GroupSource(playing.rows, lambda request: playing.player)
+
+Records carry the turns, which hold the token evidence. Each rollout is taken as it ends: what the end of its group
+would add is what advantages are made of later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from verifiers.clients.base import Client
+from verifiers.evals.lookup import FoundEnvironment
+from verifiers.evals.workers import open_workers
+from verifiers.rollouts.engine import Engine, EngineOptions
+from verifiers.rollouts.plan import Rows
+from verifiers.rollouts.source import Player
+from verifiers.train.config import EnvironmentConfig
+from verifiers.train.environments import Split, loaded
+from verifiers.train.rows import EnvRef
+from verifiers.types import ClientConfig, SamplingArgs
+from verifiers.types.config import EvalConfig
+
+TURNS = ("trajectory",)
+"""The column of a record that holds its turns."""
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """How rollouts reach the policy: by a client in this process, and by an endpoint from others.
+
+    endpoint: None where there is none; then every environment is played in this process.
+    """
+
+    client: Client
+    model: str
+    endpoint: ClientConfig | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Playing:
+    """An environment that is ready to be played: its tasks, who plays them, its exact bits."""
+
+    rows: Rows
+    player: Player
+    ref: EnvRef
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+def options_of(seed: int, max_retries: int) -> EngineOptions:
+    """How rollouts are played for training. How many at a time is the source's business."""
+    return EngineOptions(max_retries=max_retries, seed=seed, state_columns=TURNS, whole_groups=False)
+
+
+@asynccontextmanager
+async def opened(
+    config: EnvironmentConfig,
+    found: FoundEnvironment,
+    served: Served,
+    sampling: SamplingArgs,
+    options: EngineOptions,
+    split: Split = "train",
+) -> AsyncIterator[Playing]:
+    """Load an environment, here or in workers, for as long as the block lasts."""
+    if not config.in_workers:
+        tasks = loaded(config, found, split)
+        yield Playing(tasks.rows, Engine(tasks.env, served.client, served.model, sampling, options), tasks.ref)
+        return
+    assert served.endpoint is not None, "whoever builds a run serves the policy where an environment needs it"
+    workers = await open_workers(_for_workers(config, found, served, sampling), options, split=split, lasting=True)
+    try:
+        yield Playing(workers.rows, workers, EnvRef(**workers.facts["environment"]), workers.facts)
+    finally:
+        await workers.close()
+
+
+def _for_workers(
+    config: EnvironmentConfig, found: FoundEnvironment, served: Served, sampling: SamplingArgs
+) -> EvalConfig:
+    assert served.endpoint is not None
+    return EvalConfig(
+        env_id=found.env_id,
+        env_args=config.args,
+        model=served.model,
+        client_config=served.endpoint,
+        sampling_args=dict(sampling),
+        num_examples=config.max_tasks or -1,
+        max_concurrent=-1,
+        num_workers=max(1, config.workers),
+        isolated=config.isolated,
+        ray=config.ray,
+        ray_options=config.ray_options,
+        hub_wheels=list(found.hub_wheels),
+    )
