@@ -27,6 +27,7 @@ def test_a_good_row_passes_and_counts() -> None:
     """Two of four tokens are trainable; unscored is fine, as is a logprob that rounding put a little above 0."""
     good = row(reward=None, logprobs=[0.0, 1e-6, -1.0, 0.0])
     check_row(good)
+    check_row(row(replies=[[0, 1, 2], [4, 2, 3]]))
     assert good.trainable == 2
 
 
@@ -44,6 +45,9 @@ def test_a_good_row_passes_and_counts() -> None:
         ({"tokens": [1, True, 3, 4]}, "a token is no id"),
         ({"reward": math.nan}, "its reward is nan"),
         ({"weight": 0.0}, "its weight is 0.0"),
+        ({"replies": [[0, 1, 2]]}, "its replies are not where its trainable tokens are"),
+        ({"replies": [[0, 1, 3], [1, 2, 3]]}, "its replies are not where its trainable tokens are"),
+        ({"replies": [[0, 1, 9]]}, "its replies are not where its trainable tokens are"),
     ],
 )
 def test_a_broken_guarantee_is_named(changes: dict[str, Any], said: str) -> None:

@@ -191,8 +191,10 @@ class GroupBaseline:
 class Rae(GroupBaseline):
     """Against a running mean for each environment instead of the group's (RAE, SPIRAL, arXiv 2506.24119, section 3.3).
 
-    For each reward in turn b ← decay·b + (1 − decay)·R, then A = R − b. `baselines` is its state: a run that goes on
-    has to restore it. Groups with one reward throughout have a signal here.
+    A = R − b, then b moves as if the group's mean reward had come once for each member: b ← decay·b + (1 − decay)·mean.
+    The baseline is that from before the group, as in the paper's code: so it is unbiased, and the order of the
+    members does not matter. `baselines` is the state: a run that goes on has to restore it. Groups with one reward
+    throughout have a signal here.
     """
 
     def __init__(self, config: AdvantageConfig, max_tokens: int | None = None) -> None:
@@ -202,13 +204,10 @@ class Rae(GroupBaseline):
 
     def values(self, rewards: Sequence[float], group: Group) -> list[float]:
         """One advantage a reward; moves the environment's baseline."""
-        decay, advantages = self.config.rae_decay, []
         baseline = self.baselines.get(group.env_id, 0.0)
-        for reward in rewards:
-            baseline = decay * baseline + (1 - decay) * reward
-            advantages.append(reward - baseline)
-        self.baselines[group.env_id] = baseline
-        return advantages
+        kept = self.config.rae_decay ** len(rewards)
+        self.baselines[group.env_id] = kept * baseline + (1 - kept) * _mean(rewards)
+        return [reward - baseline for reward in rewards]
 
 
 # --- lengths, returns ---------------------------------------------------------------------------------------------

@@ -9,12 +9,13 @@ from verifiers.types import Outcome
 
 
 def row_of(rollout: str, reward: float | None, tokens: int = 2, **changes: Any) -> Row:
-    """A row of one context token and a reply of so many tokens."""
+    """A row of one context token and a reply of so many tokens, or of the mask that is given."""
+    mask = changes.get("mask", [False] + [True] * tokens)
     fields: dict[str, Any] = {
-        "tokens": [9] + [1] * tokens,
-        "mask": [False] + [True] * tokens,
-        "logprobs": [0.0] + [-0.5] * tokens,
-        "versions": [0] * (tokens + 1),
+        "tokens": [1] * len(mask),
+        "mask": mask,
+        "logprobs": [-0.5 if sampled else 0.0 for sampled in mask],
+        "versions": [0] * len(mask),
         "reward": reward,
         "rollout_id": rollout,
         "replies": [[0, 1, tokens + 1]],

@@ -38,16 +38,17 @@ def test_values_are_those_of_numpy(rewards: list[float]) -> None:
 
 
 def test_rae_moves_a_baseline_for_each_environment() -> None:
-    """b ← 0.95·b + 0.05·R before each A = R − b; environments have their own; it is what a checkpoint keeps."""
+    """A = R − b with the baseline from before; b ← 0.95·b + 0.05·mean, once a member; a checkpoint keeps it."""
     algorithm = make_algorithm(AdvantageConfig(kind="rae"))
     baseline, expected = 0.0, []
-    for reward in (1.0, 0.0, 1.0, 1.0):
-        baseline = 0.95 * baseline + 0.05 * reward
-        expected.append(reward - baseline)
+    for rewards in ([1.0, 0.0], [1.0, 1.0]):
+        expected += [reward - baseline for reward in rewards]
+        for _ in rewards:
+            baseline = 0.95 * baseline + 0.05 * sum(rewards) / 2
     first = advantages_of(algorithm(group_of([1.0, 0.0])))
     algorithm(group_of([5.0, 5.0], env_id="other"))
-    second = advantages_of(algorithm(group_of([1.0, 1.0])))
-    assert [*first.values(), *second.values()] == pytest.approx(expected)
+    second = advantages_of(rows := algorithm(group_of([1.0, 1.0])))
+    assert [*first.values(), *second.values()] == pytest.approx(expected) and has_signal(rows)
     assert algorithm.baselines["toy"] == pytest.approx(baseline) and len(algorithm.baselines) == 2
 
 
