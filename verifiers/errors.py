@@ -33,6 +33,7 @@
     ├── EvidenceError                   token evidence that contradicts itself, or a row that would
     │   └── InexactEvidenceError            token ids or logprobs that are not the engine's own
     ├── TrainingError                   a training run can not go on: its trainer broke, or nothing trains it
+    │   └── TrainingDivergedError           gradients that are not finite, again and again
     └── UserError                       the caller can mend this
         ├── EnvironmentNotFoundError, EnvironmentLoadError, EnvironmentArgumentError, UpstreamApiError,
         │   EnvironmentInstallError
@@ -368,6 +369,13 @@ class TrainingError(Error):
     kind = "training"
     attribution: ClassVar[Attribution] = "user"
     hint = "Mend what the message names, and go on from the last checkpoint with --resume."
+
+
+class TrainingDivergedError(TrainingError):
+    """Gradients were not finite several updates in a row; the weights are those before."""
+
+    kind = "diverged"
+    hint = "Go on from the last checkpoint with a lower trainer.lr; float16 weights overflow where bfloat16 do not."
 
 
 # --- what a caller can mend -----------------------------------------------------------------------------------

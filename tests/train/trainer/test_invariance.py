@@ -1,0 +1,89 @@
+"""How rows are cut into micro-batches, packed or padded, changes speed and no gradient."""
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from tests.support.tiny_model import tiny_model  # noqa: E402
+from tests.train.trainer.rows_for_tests import eight_rows, make_row  # noqa: E402
+from verifiers.train.config import LossConfig, ModelConfig, TrainerConfig  # noqa: E402
+from verifiers.train.models import policy_of  # noqa: E402
+from verifiers.train.trainer import TorchLearner  # noqa: E402
+
+pytestmark = pytest.mark.train
+
+LOSS = LossConfig(kind="icepop", kl=0.1, entropy=0.01)
+
+
+def update_of(trainer: dict[str, Any], model: dict[str, Any] | None = None, loss: LossConfig = LOSS) -> dict[str, Any]:
+    """What one step of SGD without clipping, at rate 1, takes from each parameter of a float64 model: the gradient."""
+    tiny = tiny_model(**(model or {})).double()
+    before = {name: value.detach().clone() for name, value in tiny.named_parameters()}
+    config = TrainerConfig(lr=1.0, optimizer="sgd", max_grad_norm=None, **trainer)
+    policy = policy_of(tiny, ModelConfig(dtype="float64"), reference=loss.kl > 0)
+    figures = TorchLearner(policy, config, loss).step(eight_rows())
+    gradient = {name: before[name] - value.detach() for name, value in policy.model.named_parameters()}
+    return {"gradient": gradient, "figures": figures}
+
+
+def assert_equal(one: dict[str, Any], other: dict[str, Any]) -> None:
+    """Gradients and the means of the loss agree to 1e-6 of the largest entry."""
+    largest = max(float(value.abs().max()) for value in one["gradient"].values())
+    assert largest > 0
+    for name, value in one["gradient"].items():
+        assert float((value - other["gradient"][name]).abs().max()) <= 1e-6 * largest, name
+    for name, value in one["figures"].items():
+        if name.startswith("loss/"):
+            assert other["figures"][name] == pytest.approx(value, rel=1e-6, abs=1e-9), name
+
+
+KINDS: list[dict[str, Any]] = [{"kind": "qwen2"}, {"kind": "qwen3_moe"}]
+
+
+@pytest.mark.parametrize("model", KINDS, ids=lambda kind: kind["kind"])
+@pytest.mark.parametrize("normalise", ["token", "sequence", "dr_grpo"])
+def test_one_batch_is_eight_micro_batches_is_packed_is_padded(model: dict[str, Any], normalise: Any) -> None:
+    """The same gradient four ways; with a mixture of experts its balancing loss is part of it."""
+    loss = LOSS.model_copy(update={"normalise": normalise, "max_tokens": 32 if normalise == "dr_grpo" else None})
+    whole = update_of({"packing": False}, model, loss)
+    assert whole["figures"]["trainer/microbatches"] == 1
+    one_each = update_of({"packing": False, "tokens_per_microbatch": 33}, model, loss)
+    assert one_each["figures"]["trainer/microbatches"] >= 7
+    packed = update_of({"packing": True}, model, loss)
+    packed_small = update_of({"packing": True, "tokens_per_microbatch": 70}, model, loss)
+    assert 1 < packed_small["figures"]["trainer/microbatches"] < 7
+    for other in (one_each, packed, packed_small):
+        assert_equal(whole, other)
+
+
+def test_gradient_checkpointing_changes_nothing() -> None:
+    """Layers are run again in the backward pass, experts and their balance included."""
+    tiny = {"kind": "qwen3_moe"}
+    plain = update_of({}, tiny)
+    model = tiny_model(**tiny).double()
+    before = {name: value.detach().clone() for name, value in model.named_parameters()}
+    policy = policy_of(model, ModelConfig(gradient_checkpointing=True), reference=True)
+    config = TrainerConfig(lr=1.0, optimizer="sgd", max_grad_norm=None)
+    figures = TorchLearner(policy, config, LOSS).step(eight_rows())
+    gradient = {name: before[name] - value.detach() for name, value in policy.model.named_parameters()}
+    assert_equal(plain, {"gradient": gradient, "figures": figures})
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_packed_rows_do_not_see_each_other(attention: str) -> None:
+    """Another neighbour in the sequence leaves a row's gradient as it was."""
+    def gradient(neighbour: int) -> Any:
+        model = tiny_model(attn_implementation=attention).double()
+        still = make_row(12, 4, neighbour, advantages=[0.0] * 12)
+        rows = [make_row(12, 4, 1), still, make_row(24, 4, 2)]
+        learner = TorchLearner(
+            policy_of(model, ModelConfig()),
+            TrainerConfig(lr=1.0, optimizer="sgd", max_grad_norm=None, packing=True),
+            LossConfig(kind="reinforce", drift=0.0),
+        )
+        assert learner.step(rows)["trainer/microbatches"] == 1
+        return learner.policy.model.lm_head.weight.detach()
+
+    assert torch.allclose(gradient(7), gradient(8), rtol=0, atol=1e-12)

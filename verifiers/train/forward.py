@@ -1,0 +1,95 @@
+"""One forward pass over a micro-batch: the logprobs of its sampled tokens, as the sampler would report them.
+
+    head = SampledHead(model)                      # once a model
+    tensors = on_device(micro, device)
+    logprobs, entropy = head.logprobs(tensors)     # [N], [N]; N = sampled tokens, in the order of the flat arrays
+
+Logits are computed where a sampled token follows and nowhere else: at 4 sampled of 1,000 tokens that is 4 rows of the
+vocabulary's width instead of 1,000.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from verifiers.train.losses.logprobs import token_logprobs
+from verifiers.train.packing import MicroBatch
+
+
+@dataclass(frozen=True, slots=True)
+class Tensors:
+    """A micro-batch on a device; N sampled tokens.
+
+    tokens, positions: int64 [B, T]. segments: int64 [B·T]. at: int64 [N], flat places of the sampled tokens; each is
+    predicted from the place before it. The rest is [N]. sequence: int64, rows numbered 0..S-1, every number used.
+    """
+
+    tokens: Any
+    positions: Any
+    segments: Any
+    at: Any
+    sequence: Any
+    temperatures: Any
+    sampler_logprobs: Any
+    advantages: Any
+    weights: Any
+    routes: Any = None
+
+
+def on_device(micro: MicroBatch, device: Any) -> Tensors:
+    """The arrays as tensors; those of single tokens for the sampled ones alone."""
+    at = np.flatnonzero(micro.mask)
+
+    def of_sampled(values: Any) -> Any:
+        return torch.from_numpy(values.reshape(-1)[at]).to(device)
+
+    sequence = np.unique(micro.segments.reshape(-1)[at], return_inverse=True)[1].reshape(-1)
+    return Tensors(
+        tokens=torch.from_numpy(micro.tokens).to(device),
+        positions=torch.from_numpy(micro.positions).to(device),
+        segments=torch.from_numpy(micro.segments.reshape(-1)).to(device),
+        at=torch.from_numpy(at).to(device),
+        sequence=torch.from_numpy(sequence).to(device),
+        temperatures=of_sampled(micro.temperatures),
+        sampler_logprobs=of_sampled(micro.logprobs),
+        advantages=of_sampled(micro.advantages),
+        weights=of_sampled(micro.weights),
+        routes=None if micro.routes is None else _flat_routes(micro.routes, device),
+    )
+
+
+def _flat_routes(routes: Any, device: Any) -> Any:
+    return torch.from_numpy(routes.reshape(-1, *routes.shape[2:]).astype(np.int64)).to(device)
+
+
+class SampledHead:
+    """A model whose output layer sees the places before sampled tokens only."""
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+        self._at: Any = None
+        model.get_output_embeddings().register_forward_pre_hook(self._select)
+
+    def logprobs(self, tensors: Tensors, *, entropy_gradient: bool = False) -> tuple[Any, Any]:
+        """[N] logprobs at each row's temperature, and [N] entropies in nats; float32, or float64 for such a model.
+
+        Rows do not see each other: transformers makes the mask (or the segments of a varlen kernel) from positions
+        that start again.
+        """
+        self._at = tensors.at
+        try:
+            output = self.model(input_ids=tensors.tokens, position_ids=tensors.positions, use_cache=False)
+        finally:
+            self._at = None
+        targets = tensors.tokens.view(-1)[tensors.at]
+        return token_logprobs(output.logits[0], targets, tensors.temperatures, entropy_gradient=entropy_gradient)
+
+    def _select(self, _head: Any, inputs: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        if self._at is None:
+            return None
+        hidden = inputs[0]
+        return (hidden.reshape(-1, hidden.shape[-1])[self._at - 1].unsqueeze(0), *inputs[1:])

@@ -1,0 +1,166 @@
+"""The policy as a torch module: loaded, with an adapter if one is trained, beside its reference model if one is needed.
+
+    policy = load_policy(ModelConfig(path="models/qwen3-0.6b"), reference=loss.kl > 0)
+    policy = policy_of(model, ModelConfig(lora=LoraConfig()))        # a model object that is there already
+    with policy.as_reference() as reference: …                      # frozen; with LoRA the adapter is off
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from verifiers.errors import ConfigError, MissingExtraError
+from verifiers.train.config import ModelConfig
+from verifiers.train.routers import Routers
+
+try:
+    import torch
+    import transformers
+except ImportError as error:
+    raise MissingExtraError("train", "Training") from error
+
+
+@dataclass(slots=True)
+class Policy:
+    """A causal language model in training mode, and what belongs to it."""
+
+    model: Any
+    """What is called: a Hugging Face model, or PEFT's model around it."""
+    config: ModelConfig
+    device: Any
+    tokenizer: Any = None
+    reference: Any = None
+    """A frozen second copy; None if none was asked for, or if an adapter is trained."""
+    routers: Routers = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.routers = Routers(self.model)
+
+    @property
+    def adapter(self) -> bool:
+        """Whether a LoRA adapter is trained, and nothing else."""
+        return self.config.lora is not None
+
+    @property
+    def vocabulary(self) -> int:
+        """How many token ids the model knows."""
+        return int(self.model.get_input_embeddings().weight.shape[0])
+
+    @property
+    def trained(self) -> dict[str, Any]:
+        """Parameters that are trained, by name; tied ones once."""
+        return {name: value for name, value in self.model.named_parameters() if value.requires_grad}
+
+    @contextmanager
+    def as_reference(self) -> Iterator[Any]:
+        """The model whose weights are those before training. ConfigError if it was not asked for."""
+        if self.adapter:
+            with self.model.disable_adapter():
+                yield self.model
+        elif self.reference is None:
+            raise ConfigError("a KL divergence needs a reference model, and none was loaded")
+        else:
+            yield self.reference
+
+
+def load_policy(config: ModelConfig, *, reference: bool = False, device: str | None = None, seed: int = 0) -> Policy:
+    """Load weights and tokenizer from a folder or name in Hugging Face's layout, or from a GGUF file.
+
+    device: overrides `config.device`. seed: of a new adapter's weights. ConfigError if there is no such model, or not
+    on such a device.
+    """
+    where = find_device(device or config.device)
+    options = {"dtype": getattr(torch, config.dtype), "attn_implementation": _attention(config, where)}
+    source, files = _source(config.path)
+    try:
+        model = transformers.AutoModelForCausalLM.from_pretrained(source, **files, **options)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(source, **files)
+    except (OSError, ValueError, ImportError, RuntimeError, KeyError) as error:
+        raise ConfigError(
+            f"no model could be loaded from {config.path!r}: {_first_line(error)}",
+            hint="Set model.path to a folder with config.json, weights and tokenizer, to a .gguf file, or to a name "
+            "on the Hugging Face Hub.",
+        ) from error
+    return policy_of(model.to(where), config, tokenizer, reference=reference, seed=seed)
+
+
+def policy_of(
+    model: Any, config: ModelConfig, tokenizer: Any = None, *, reference: bool = False, seed: int = 0
+) -> Policy:
+    """A model object, on its device, as a policy: `config`'s adapter and gradient checkpointing are applied to it."""
+    device = next(model.parameters()).device
+    model.config.use_cache = False
+    frozen = copy.deepcopy(model).requires_grad_(False).eval() if reference and config.lora is None else None
+    if config.lora is not None:
+        model = _with_adapter(model, config, seed)
+    if config.gradient_checkpointing:
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+        if config.lora is not None:
+            model.enable_input_require_grads()
+    return Policy(model.train(), config, device, tokenizer, frozen)
+
+
+def find_device(name: str) -> Any:
+    """The device of that name; "auto" takes this process's GPU, or the CPU if there is none."""
+    if name == "auto":
+        name = f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:  # torch built without CUDA asserts
+        raise ConfigError(
+            f"there is no device {name!r}: {_first_line(error)}", hint='model.device = "auto" takes what is there.'
+        ) from error
+    return device
+
+
+def _attention(config: ModelConfig, device: Any) -> str:
+    if config.attention != "auto":
+        return config.attention
+    from transformers.utils import is_flash_attn_2_available
+
+    half = config.dtype in {"bfloat16", "float16"}
+    return "flash_attention_2" if device.type == "cuda" and half and is_flash_attn_2_available() else "sdpa"
+
+
+def _source(path: str) -> tuple[str, dict[str, str]]:
+    if not path:
+        raise ConfigError("model.path is not set", hint="A folder in Hugging Face's layout, a name there, or a GGUF file.")
+    if path.endswith(".gguf"):
+        return str(Path(path).parent), {"gguf_file": Path(path).name}
+    return path, {}
+
+
+def _with_adapter(model: Any, config: ModelConfig, seed: int) -> Any:
+    try:
+        import peft
+    except ImportError as error:
+        raise MissingExtraError("train", "A LoRA adapter") from error
+    lora = config.lora
+    assert lora is not None
+    adapter = peft.LoraConfig(
+        r=lora.rank,
+        lora_alpha=lora.alpha,
+        lora_dropout=lora.dropout,
+        target_modules=lora.target_modules,
+        task_type="CAUSAL_LM",
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        try:
+            return peft.get_peft_model(model, adapter)
+        except ValueError as error:
+            raise ConfigError(
+                f"the adapter does not fit the model: {_first_line(error)}",
+                hint='model.lora.target_modules = "all-linear" fits every model.',
+            ) from error
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -1,0 +1,335 @@
+"""`TorchLearner`: rows with advantages in, one update of a torch model out. It implements `verifiers.train.learner`.
+
+    learner = TorchLearner(load_policy(config.model, reference=config.loss.kl > 0), config.trainer, config.loss)
+    figures = learner.step(rows)
+    sampler.update_weights(learner.weights(), learner.version)
+
+What a token counts is settled before anything goes backward: each component (policy, aux) is divided by its own total
+over all micro-batches and ranks. So micro-batches, packing and ranks are matters of speed, and none of the result.
+Over several processes (`verifiers.train.distributed`) the leader calls these methods and the others `follow`.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from verifiers.errors import ConfigError, EvidenceError, TrainingDivergedError
+from verifiers.train import learner_files
+from verifiers.train.config import LossConfig, TrainerConfig
+from verifiers.train.distributed import Ranks, whole
+from verifiers.train.forward import SampledHead, Tensors, on_device
+from verifiers.train.learner import Weights
+from verifiers.train.losses.loss import Loss, make_loss
+from verifiers.train.losses.normalise import denominator
+from verifiers.train.losses.tokens import TokenBatch
+from verifiers.train.models import Policy
+from verifiers.train.optim import lr_at, make_optimizer
+from verifiers.train.packing import MicroBatch, nothing, pack, pad
+from verifiers.train.rows import Row
+
+MAX_SKIPPED = 3
+"""Updates in a row with a gradient that is not finite, after which training ends with an error."""
+
+
+@dataclass(slots=True)
+class Update:
+    """What one rank does for one update. `policy` and `aux` are the components' totals over all ranks."""
+
+    batches: list[MicroBatch]
+    policy: float
+    aux: float
+
+
+@dataclass(slots=True)
+class _Sums:
+    """Figures of micro-batches; names are those of the loss, so that values can be added up as vectors."""
+
+    names: tuple[list[str], list[str]] = field(default_factory=lambda: ([], []))
+    added: list[Any] = field(default_factory=list)
+    maxima: list[Any] = field(default_factory=list)
+
+    def add(self, sums: Any, counts: Any, maxima: Any) -> None:
+        self.names = (list(sums), list(maxima))
+        self.added.append(torch.stack([*sums.values(), *counts.values()]))
+        self.maxima.append(torch.stack(list(maxima.values())) if maxima else torch.empty(0))
+
+    def part(self) -> tuple[list[float], list[float]]:
+        return torch.stack(self.added).sum(0).tolist(), torch.stack(self.maxima).amax(0).tolist()
+
+
+class TorchLearner:
+    """Trains a policy. `total_steps` is where a schedule ends if the configuration does not say.
+
+    loss, denominator: take the place of those of `loss` (a LossConfig), for other objectives on the same rows: tokens
+    to a `LossOutput`, and all rows of an update to what its total is divided by.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        config: TrainerConfig | None = None,
+        loss: LossConfig | Loss | None = None,
+        *,
+        denominator: Callable[[Sequence[Row]], float] | None = None,
+        total_steps: int | None = None,
+        ranks: Ranks | None = None,
+    ) -> None:
+        self.policy = policy
+        self.config = config or TrainerConfig()
+        self.ranks = ranks or Ranks()
+        self._loss, self._denominator, self._loss_config = _objective(loss, denominator)
+        self._total = self.config.total_steps or (total_steps and total_steps * self.config.updates_per_batch)
+        self._version = self._updates = self._skipped = 0
+        self._aux = policy.config.router_aux_coefficient if len(policy.routers) else 0.0
+        self._head = SampledHead(policy.model)
+        self._reference_head = SampledHead(policy.reference) if policy.reference is not None else self._head
+        half = self.config.autocast == "bfloat16"
+        self.ranks.shard(policy.model, half=half)
+        if policy.reference is not None:
+            self.ranks.shard(policy.reference, half=half)
+        self._trained = list(policy.trained.values())
+        self._optimizer = make_optimizer(self._trained, self.config)
+        torch.manual_seed(self.config.seed + self.ranks.rank)
+
+    @property
+    def version(self) -> int:
+        """How many steps have changed the weights."""
+        return self._version
+
+    # --- what the leader calls ------------------------------------------------------------------------------------
+
+    def step(self, rows: Sequence[Row]) -> dict[str, float]:
+        """One update from rows with advantages, or `updates_per_batch` of them; returns figures.
+
+        Rows that are longer than a micro-batch are left out and counted (`rows/too_long`). A gradient that is not
+        finite changes nothing and is counted (`trainer/skipped`); TrainingDivergedError after three in a row.
+        EvidenceError for rows that the loss cannot take.
+        """
+        begun = time.perf_counter()
+        plans, figures = self._plan(rows)
+        if plans is None:
+            return figures
+        trained = self._ask("train", plans)
+        seconds = time.perf_counter() - begun
+        total = figures["tokens/total"]
+        return figures | trained | {"trainer/seconds": seconds, "trainer/tokens_per_s": total / seconds}
+
+    def weights(self) -> Weights:
+        """The trained parameters, copied: by the model's names, tied ones once, on the policy's device.
+
+        Of an adapter they have the names of its file (`adapter_model.safetensors`).
+        """
+        tensors = self._ask("gather")
+        if self.policy.adapter:
+            tensors = {name.replace(".default.", "."): value for name, value in tensors.items()}
+        return Weights(self._version, tensors=tensors, adapter=self.policy.adapter)
+
+    def save(self, folder: Path) -> None:
+        """Write weights, optimiser, random state and version as safetensors and JSON: nothing pickled."""
+        self._ask("save", [str(folder)] * self.ranks.world)
+
+    def load(self, folder: Path) -> None:
+        """Go on from `save`, on as many ranks or another number. ResumeError if that was another model."""
+        self._ask("load", [str(folder)] * self.ranks.world)
+
+    def export(self, folder: Path) -> None:
+        """Write the policy in Hugging Face's layout, tokenizer included; of an adapter, the adapter alone."""
+        self._ask("export", [str(folder)] * self.ranks.world)
+
+    def close(self) -> None:
+        """Let the followers go."""
+        if self.ranks.world > 1:
+            self.ranks.scatter([("close", None)] * self.ranks.world)
+            self.ranks.leave()
+
+    # --- what every rank does -------------------------------------------------------------------------------------
+
+    def follow(self) -> None:
+        """Do what the leader asks for, until it closes."""
+        while True:
+            name, item = self.ranks.scatter()
+            if name == "close":
+                return self.ranks.leave()
+            self._do(name, item)
+
+    def _ask(self, name: str, items: Sequence[Any] | None = None) -> Any:
+        name_, item = self.ranks.scatter([(name, item) for item in items or [None] * self.ranks.world])
+        return self._do(name_, item)
+
+    def _do(self, name: str, item: Any) -> Any:
+        if name == "train":
+            return self._train(item)
+        if name == "gather":
+            return {key: whole(value.detach()).clone() for key, value in self.policy.trained.items()}
+        if name == "export":
+            return learner_files.export(self.policy, Path(item), self.ranks)
+        if name == "save":
+            state = {"version": self._version, "updates": self._updates}
+            return learner_files.save(Path(item), self.policy, self._optimizer, state, self.ranks)
+        state = learner_files.load(Path(item), self.policy, self._optimizer, self.ranks)
+        self._version, self._updates, self._skipped = state["version"], state["updates"], 0
+        return None
+
+    # --- the plan: rows to micro-batches of ranks -------------------------------------------------------------------
+
+    def _plan(self, rows: Sequence[Row]) -> tuple[list[list[Update]] | None, dict[str, float]]:
+        """For each rank its updates; None with nothing to train on. And the figures known so far."""
+        budget = self.config.tokens_per_microbatch
+        fitting = [row for row in rows if len(row.tokens) <= budget and row.trainable]
+        figures = {
+            "rows/trained": float(len(fitting)),
+            "rows/too_long": float(sum(len(row.tokens) > budget for row in rows)),
+            "tokens/trained": float(sum(row.trainable for row in fitting)),
+            "tokens/total": float(sum(len(row.tokens) for row in fitting)),
+        }
+        if not fitting:
+            return None, figures
+        self._check(fitting)
+        parts = min(self.config.updates_per_batch, len(fitting))
+        bounds = [len(fitting) * part // parts for part in range(parts + 1)]
+        updates = [self._update_plan(fitting[a:b]) for a, b in zip(bounds, bounds[1:], strict=False)]
+        figures["trainer/microbatches"] = float(sum(len(update.batches) for of in updates for update in of))
+        return [list(of_rank) for of_rank in zip(*updates, strict=True)], figures
+
+    def _update_plan(self, rows: Sequence[Row]) -> list[Update]:
+        """One update of each rank. Micro-batches are dealt out by length: the ranks wait for each other at each."""
+        budget, world = self.config.tokens_per_microbatch, self.ranks.world
+        if not self.config.packing:
+            packed = pad(rows, budget, parts=world)
+        else:
+            varlen = self.policy.model.config._attn_implementation.startswith("flash")
+            packed = pack(rows, budget, parts=world, width=budget if varlen else None)
+        batches = sorted(packed.batches, key=lambda micro: -micro.tokens.size)
+        batches += [nothing()] * (-len(batches) % world)
+        aux = float(sum(len(row.tokens) for row in rows) * len(self.policy.routers))
+        total = self._denominator(rows)
+        return [Update(batches[rank::world], total, aux) for rank in range(world)]
+
+    def _check(self, rows: Sequence[Row]) -> None:
+        for row in rows:
+            if (temperature := row.sampling.get("temperature", 1.0)) is not None and not temperature > 0:
+                raise EvidenceError(
+                    f"rollout {row.rollout_id or '(unnamed)'} was sampled at temperature {temperature}: "
+                    "greedy tokens say nothing about the policy's probabilities"
+                )
+            if self._loss_config is None:
+                continue
+            if row.advantages is None:
+                raise EvidenceError(f"a row of rollout {row.rollout_id or '(unnamed)'} has no advantages")
+            if not math.isfinite(sum(row.advantages)) or not math.isfinite(sum(row.logprobs)):
+                raise EvidenceError(
+                    f"rollout {row.rollout_id or '(unnamed)'} has advantages or logprobs that are not finite",
+                    hint="Ratios need the sampler's logprobs: train on rows that are labelled exact.",
+                )
+
+    # --- training ---------------------------------------------------------------------------------------------------
+
+    def _train(self, updates: list[Update]) -> dict[str, float]:
+        inputs = [[on_device(micro, self.policy.device) for micro in update.batches] for update in updates]
+        old = [[self._evaluate(self._head, t) if len(updates) > 1 else None for t in of] for of in inputs]
+        sums, aux, norms, applied = _Sums(), 0.0, [], 0
+        for update, tensors, before in zip(updates, inputs, old, strict=True):
+            for micro, logprobs in zip(tensors, before, strict=True):
+                aux += self._backward(micro, update, logprobs, sums)
+            norm = self._apply()
+            if norm > 0 and math.isfinite(norm):
+                applied += 1
+                norms.append(norm)
+        self._version += bool(applied)
+        figures = self._figures(sums)
+        figures["trainer/lr"] = self._optimizer.param_groups[0]["lr"]
+        figures["trainer/skipped"] = float(self._skipped > 0)
+        if norms:
+            figures["trainer/grad_norm"] = sum(norms) / len(norms)
+        if self._aux:
+            figures["loss/aux"] = sum(self.ranks.gather(float(aux))) / len(updates)
+        if self._skipped >= MAX_SKIPPED:
+            raise TrainingDivergedError(f"{self._skipped} updates in a row had a gradient that is not finite")
+        return figures
+
+    def _backward(self, micro: Tensors, update: Update, old: Any, sums: _Sums) -> Any:
+        """Add the gradient of one micro-batch; returns the aux loss, whose sum over all of them is a mean a token."""
+        with self.policy.routers.watching(self._replayed(micro), keep=self._aux > 0):
+            with self._precision():
+                entropy_gradient = self._loss_config is not None and self._loss_config.entropy != 0
+                logprobs, entropy = self._head.logprobs(micro, entropy_gradient=entropy_gradient)
+            output = self._loss(
+                TokenBatch(
+                    logprobs,
+                    micro.sampler_logprobs,
+                    micro.advantages,
+                    micro.sequence,
+                    micro.weights,
+                    old_logprobs=old,
+                    ref_logprobs=self._reference(micro),
+                    entropy=entropy,
+                )
+            )
+            total, aux = output.total / update.policy, 0.0
+            if self._aux:
+                balance = self.policy.routers.balance(micro.segments) / update.aux
+                total, aux = total + self._aux * balance, balance.detach()
+            (total * self.ranks.world).backward()  # FSDP takes the mean over ranks
+        sums.add(output.sums, output.counts, output.maxima)
+        return aux
+
+    def _apply(self) -> float:
+        """Clip and step; returns the norm before clipping. Without a gradient, or with one that is not finite, the
+        weights stay."""
+        limit = self.config.max_grad_norm or math.inf
+        norm = float(whole(torch.nn.utils.clip_grad_norm_(self._trained, limit, foreach=True)))
+        if math.isfinite(norm) and norm > 0:
+            for group in self._optimizer.param_groups:
+                group["lr"] = lr_at(self._updates, self.config, self._total)
+            self._optimizer.step()
+            self._updates += 1
+        self._skipped = 0 if math.isfinite(norm) else self._skipped + 1
+        self._optimizer.zero_grad(set_to_none=True)
+        return norm
+
+    def _evaluate(self, head: SampledHead, micro: Tensors) -> Any:
+        with torch.no_grad(), self._precision(), self.policy.routers.watching(self._replayed(micro)):
+            return head.logprobs(micro)[0]
+
+    def _reference(self, micro: Tensors) -> Any:
+        if self._loss_config is None or not self._loss_config.kl:
+            return None
+        with torch.no_grad(), self._precision(), self.policy.as_reference():
+            return self._reference_head.logprobs(micro)[0]
+
+    def _replayed(self, micro: Tensors) -> Any:
+        return micro.routes if self.policy.config.router_replay else None
+
+    def _precision(self) -> Any:
+        return torch.autocast(
+            self.policy.device.type, torch.bfloat16, enabled=self.config.autocast == "bfloat16"
+        )
+
+    def _figures(self, sums: _Sums) -> dict[str, float]:
+        """Means and maxima over all micro-batches and ranks; what is not finite, or of nothing, is left out."""
+        parts = self.ranks.gather(sums.part())
+        added = [sum(values) for values in zip(*(part[0] for part in parts), strict=True)]
+        largest = [max(values) for values in zip(*(part[1] for part in parts), strict=True)]
+        names, top = sums.names
+        totals, counts = added[: len(names)], added[len(names) :]
+        figures = {name: total / n for name, total, n in zip(names, totals, counts, strict=True) if n}
+        figures |= {f"{name}/max": value for name, value in zip(top, largest, strict=True)}
+        return {name: value for name, value in figures.items() if math.isfinite(value)}
+
+
+def _objective(
+    loss: LossConfig | Loss | None, given: Callable[[Sequence[Row]], float] | None
+) -> tuple[Loss, Callable[[Sequence[Row]], float], LossConfig | None]:
+    if isinstance(loss, LossConfig) or loss is None:
+        config = loss or LossConfig()
+        return make_loss(config), given or (lambda rows: denominator(rows, config)), config
+    if given is None:
+        raise ConfigError("a loss of one's own needs its denominator: what its sum over all rows is divided by")
+    return loss, given, None
