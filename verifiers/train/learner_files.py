@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from verifiers.errors import ResumeError
@@ -56,7 +57,7 @@ def load(folder: Path, policy: Policy, optimizer: Any, ranks: Ranks) -> dict[str
         trained = load_file(folder / "trained.safetensors")
         moments = load_file(folder / "optimizer.safetensors")
         randomness = load_file(folder / "random.safetensors")
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, SafetensorError) as error:
         raise ResumeError(f"there is no saved learner in {folder}: {error}") from error
     if data.get("format") != FORMAT:
         raise ResumeError(f"{folder} has format {data.get('format')}, this version reads {FORMAT}")

@@ -96,13 +96,14 @@ def policy_of(
     """A model object, on its device, as a policy: `config`'s adapter and gradient checkpointing are applied to it."""
     device = next(model.parameters()).device
     model.config.use_cache = False
+    if next(model.parameters()).dtype == torch.float64:  # grouped kernels know no double precision
+        model.set_experts_implementation("eager")
     frozen = copy.deepcopy(model).requires_grad_(False).eval() if reference and config.lora is None else None
+    if config.gradient_checkpointing:  # not reentrant: that kind needs an input with a gradient, which LoRA has not
+        enable = getattr(model, "activation_checkpointing_enable", model.gradient_checkpointing_enable)
+        enable({"use_reentrant": False})
     if config.lora is not None:
         model = _with_adapter(model, config, seed)
-    if config.gradient_checkpointing:
-        model.gradient_checkpointing_enable({"use_reentrant": False})
-        if config.lora is not None:
-            model.enable_input_require_grads()
     return Policy(model.train(), config, device, tokenizer, frozen)
 
 
@@ -131,7 +132,9 @@ def _attention(config: ModelConfig, device: Any) -> str:
 
 def _source(path: str) -> tuple[str, dict[str, str]]:
     if not path:
-        raise ConfigError("model.path is not set", hint="A folder in Hugging Face's layout, a name there, or a GGUF file.")
+        raise ConfigError(
+            "model.path is not set", hint="A folder in Hugging Face's layout, a name there, or a GGUF file."
+        )
     if path.endswith(".gguf"):
         return str(Path(path).parent), {"gguf_file": Path(path).name}
     return path, {}

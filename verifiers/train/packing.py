@@ -119,13 +119,41 @@ def _batches(rows: Sequence[Row], budget: int, width: int | None, parts: int, *,
     left = sorted((n for n, length in enumerate(lengths) if 0 < length <= budget), key=lambda n: -lengths[n])
     if not left:
         return packed
-    share = -(-sum(lengths[n] for n in left) // parts)
-    budget = min(budget, max(share, lengths[left[0]])) if parts > 1 else budget
-    columns = [_Columns(row) for row in rows]
+    plan = _plan(left, lengths, budget, width, alone)
+    if parts > 1:
+        plan = _for_parts(plan, left, lengths, budget, width, parts, alone)
+    columns = {number: _Columns(rows[number]) for number in left}
+    packed.batches = [_lay_out(rows, columns, bins) for bins in plan]
+    return packed
+
+
+def _plan(left: list[int], lengths: list[int], budget: int, width: int | None, alone: bool) -> list[list[list[int]]]:
+    """The sequences of each micro-batch, as numbers of rows."""
+    plan = []
     while left:
         bins, left = _fill(left, lengths, budget, min(width or lengths[left[0]], budget), alone)
-        packed.batches.append(_lay_out(rows, columns, bins))
-    return packed
+        plan.append(bins)
+    return plan
+
+
+def _for_parts(
+    plan: list[list[list[int]]],
+    left: list[int],
+    lengths: list[int],
+    budget: int,
+    width: int | None,
+    parts: int,
+    alone: bool,
+) -> list[list[list[int]]]:
+    """A plan with at least `parts` micro-batches, and a multiple of them if a somewhat smaller budget gives one."""
+    rounds = -(-len(plan) // parts)
+    share = sum(lengths[number] for number in left) / (parts * rounds)
+    for room in (1.0, 1.1, 1.25, 1.5):
+        smaller = min(budget, max(int(share * room), lengths[left[0]]))
+        found = _plan(left, lengths, smaller, min(width, smaller) if width else None, alone)
+        if len(found) % parts == 0:
+            return found
+    return plan if len(plan) >= parts else found
 
 
 def _fill(
@@ -185,7 +213,7 @@ def _column(values: Any, dtype: Any) -> Array:
     return np.fromiter(values, dtype, len(values))
 
 
-def _lay_out(rows: Sequence[Row], columns: list[_Columns], bins: list[list[int]]) -> MicroBatch:
+def _lay_out(rows: Sequence[Row], columns: dict[int, _Columns], bins: list[list[int]]) -> MicroBatch:
     """The arrays of one micro-batch."""
     order = [number for members in bins for number in members]
     used = [sum(len(columns[number].tokens) for number in members) for members in bins]

@@ -87,7 +87,8 @@ class Routers:
         if routes.shape[1] == self.total_layers and None not in self.layers:
             return routes[:, self.layers]
         raise EvidenceError(
-            f"rows have experts for {routes.shape[1]} layers; the model has {self.total_layers}, {len(self)} with experts"
+            f"rows have experts for {routes.shape[1]} layers; the model has {self.total_layers} layers, "
+            f"{len(self)} of them with experts"
         )
 
     def _hook(self, number: int) -> Callable[[Any, Any, Any], Any]:

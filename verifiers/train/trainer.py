@@ -15,6 +15,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -116,7 +117,7 @@ class TorchLearner:
         plans, figures = self._plan(rows)
         if plans is None:
             return figures
-        trained = self._ask("train", plans)
+        trained: dict[str, float] = self._ask("train", plans)
         seconds = time.perf_counter() - begun
         total = figures["tokens/total"]
         return figures | trained | {"trainer/seconds": seconds, "trainer/tokens_per_s": total / seconds}
@@ -194,7 +195,7 @@ class TorchLearner:
         self._check(fitting)
         parts = min(self.config.updates_per_batch, len(fitting))
         bounds = [len(fitting) * part // parts for part in range(parts + 1)]
-        updates = [self._update_plan(fitting[a:b]) for a, b in zip(bounds, bounds[1:], strict=False)]
+        updates = [self._update_plan(fitting[a:b]) for a, b in pairwise(bounds)]
         figures["trainer/microbatches"] = float(sum(len(update.batches) for of in updates for update in of))
         return [list(of_rank) for of_rank in zip(*updates, strict=True)], figures
 

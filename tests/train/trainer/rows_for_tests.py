@@ -27,11 +27,10 @@ def make_row(length: int = 20, prompt: int = 8, seed: int = 0, **changes: Any) -
 
 def eight_rows(**changes: Any) -> list[Row]:
     """Eight rows of different lengths, two of them of several turns, sampled at three temperatures."""
+    shapes = [(20, 8, 1.0), (33, 4, 0.7), (9, 8, 1.0), (27, 20, 1.3), (14, 3, 1.0), (33, 30, 1.0), (21, 2, 0.7)]
     rows = [
         make_row(length, prompt, seed, sampling={"temperature": temperature}, **changes)
-        for seed, (length, prompt, temperature) in enumerate(
-            [(20, 8, 1.0), (33, 4, 0.7), (9, 8, 1.0), (27, 20, 1.3), (14, 3, 1.0), (33, 30, 1.0), (21, 2, 0.7), (2, 1, 1.0)]
-        )
+        for seed, (length, prompt, temperature) in enumerate([*shapes, (2, 1, 1.0)])
     ]
     for row in rows[3:5]:
         row.mask[-2] = False
