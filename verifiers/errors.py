@@ -19,6 +19,7 @@
     │   ├── TunnelError
     │   ├── WorkerDiedError                 a worker process ended or hung
     │   ├── ProtocolError                   a worker sent something that is no message
+    │   ├── EngineError                     the engine that samples for training failed
     │   ├── ToolServerError                 a server of tools, or the connection to it, ended
     │   │   └── ToolServerStartError            it never answered; ends the run
     │   └── SandboxError
@@ -261,6 +262,12 @@ class ProtocolError(InfraError):
 
     retryable = False
     hint = "Both ends must run the same version of verifiers."
+
+
+class EngineError(InfraError):
+    """The engine that samples for training failed; whatever it was generating ended with it."""
+
+    hint = "See the cause. Out of memory: lower sampler.max_batch or sampler.max_context."
 
 
 class ToolServerError(InfraError):

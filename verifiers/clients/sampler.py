@@ -15,12 +15,17 @@ from verifiers.types import FinishReason, SamplingArgs
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """A sampled continuation: one logprob and one policy version for each token."""
+    """A sampled continuation: one logprob and one policy version for each token.
+
+    routed_experts: of a mixture of experts, where the engine records it: int16 array [P + C - 1, layers, k], the
+    experts of each token that was fed (prompt, then completion without its last) in each routed layer, k a token.
+    """
 
     tokens: list[int]
     logprobs: list[float]
     versions: list[int]
     finish_reason: FinishReason | None
+    routed_experts: Any = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,24 +18,22 @@ Qwen do; thinking stays in the text, as from a server without a reasoning parser
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from verifiers.clients import sdk, wire
 from verifiers.clients.chat import OpenAIChatCompletionsClient
-from verifiers.clients.continuation import Continuations, DoubtError, Framing, Native
-from verifiers.clients.rendering import Renderer, renderer_of
-from verifiers.clients.tool_text import hermes_message, is_hermes
+from verifiers.clients.continuation import DoubtError, Framing, Native
+from verifiers.clients.prompts import Prompts, count
+from verifiers.clients.rendering import renderer_of
+from verifiers.clients.tool_text import hermes_message
 from verifiers.clients.transport import Retry, Transport
-from verifiers.errors import ConfigError, ModelError
-from verifiers.types import Message, Response, SamplingArgs, exactness_of
+from verifiers.errors import ConfigError
+from verifiers.types import Message, Response, SamplingArgs
 
 if TYPE_CHECKING:
     from verifiers.types import ClientConfig
-
-logger = logging.getLogger(__name__)
 
 TEMPLATE_ARGUMENTS = ("chat_template_kwargs",)
 """Request fields that change what the template writes, and that its own route takes too."""
@@ -62,11 +60,12 @@ class OpenAIChatCompletionsTokenClient(OpenAIChatCompletionsClient):
                 hint='Pass ClientConfig(client_type="openai_chat_completions_token", api_base_url=…).',
             )
         self.counts: Counter[str] = Counter()
+        """How prompts were made, and how often."""
         self._roots = {
             id(transport): Transport(_beside(replica), retry, retried=self.retried)
             for transport, replica in zip(self._transports, self._config.expanded(), strict=True)
         }
-        self._servers: dict[tuple[int, str], _Server | None] = {}
+        self._servers: dict[tuple[int, str], Prompts | None] = {}
 
     async def to_native_prompt(self, messages: list[Message]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
         """Messages in OpenAI's form; the messages themselves go along, to be held against earlier turns."""
@@ -92,17 +91,18 @@ class OpenAIChatCompletionsTokenClient(OpenAIChatCompletionsClient):
             if tools:
                 await server.check_tools(framing)
         except DoubtError as doubt:
-            self._count(f"chat:{doubt.cause}")
+            count(self.counts, f"chat:{doubt.cause}")
             asked = await super().get_native_response(
                 prompt, model, _with_evidence(sampling_args), tools, **kwargs
             )
             return sdk.plain_reply(asked)
-        ids, limit = await self._prompt_ids(server, prompt, messages, body, framing, state)
+        steps = (state or {}).get("trajectory") or []
+        ids = await server.ids(prompt, messages, framing, steps, stop=bool(body.get("stop")))
         options = sdk.request_options(body)
         headers = {**(options.get("extra_headers") or {}), **(kwargs.get("extra_headers") or {})}
         data = await transport.post(
             "/completions",
-            {"model": model, "prompt": ids, **_completions_body(body, len(ids), limit)},
+            {"model": model, "prompt": ids, **_completions_body(body, len(ids), server.limit)},
             headers=headers or None,
             timeout=options.get("timeout"),
         )
@@ -125,7 +125,7 @@ class OpenAIChatCompletionsTokenClient(OpenAIChatCompletionsClient):
 
     async def _server(
         self, transport: Transport, model: str, body: Mapping[str, Any], prompt: Sequence[Native]
-    ) -> _Server:
+    ) -> Prompts:
         """The server's tokenizer. DoubtError where only the chat route can answer."""
         if not CHAT_ONLY.isdisjoint(body):
             raise DoubtError("arguments")
@@ -134,40 +134,11 @@ class OpenAIChatCompletionsTokenClient(OpenAIChatCompletionsClient):
         key = (id(transport), model)
         if key not in self._servers:
             renderer = await renderer_of(self._roots[id(transport)], model)
-            self._servers[key] = None if renderer is None else _Server(renderer)
+            self._servers[key] = None if renderer is None else Prompts(renderer, self.counts)
         server = self._servers[key]
         if server is None:
             raise DoubtError("server")
         return server
-
-    async def _prompt_ids(
-        self,
-        server: _Server,
-        prompt: Sequence[Native],
-        messages: Sequence[Message],
-        body: Mapping[str, Any],
-        framing: Framing,
-        state: Mapping[str, Any] | None,
-    ) -> tuple[list[int], int | None]:
-        """The ids of the prompt, and the model's context where it is known."""
-        steps = (state or {}).get("trajectory") or []
-        try:
-            ids = await _continued(server, prompt, messages, body, framing, steps) if steps else None
-            how = "first" if ids is None else "continued"
-        except DoubtError as doubt:
-            ids, how = None, f"rendered:{doubt.cause}"
-        if ids is None:
-            rendered = await server.renderer.render(prompt, framing.tools, framing.arguments)
-            ids, server.limit = rendered.ids, rendered.limit
-        self._count(how)
-        return ids, server.limit
-
-    def _count(self, how: str) -> None:
-        self.counts[how] += 1
-        if self.counts[how] == 1 and ":" in how:
-            way, cause = how.split(":")
-            what = "rendered in full" if way == "rendered" else "sent to the chat route"
-            logger.warning("token-in mode: a prompt was %s (cause: %s); each such turn may begin a row", what, cause)
 
 
 def _beside(replica: ClientConfig) -> ClientConfig:
@@ -178,77 +149,6 @@ def _beside(replica: ClientConfig) -> ClientConfig:
         "max_retries": min(replica.max_retries, RENDER_RETRIES),
     }
     return replica.model_copy(update=changes)
-
-
-class _Server:
-    """What is known of one server and model. `limit` is its context in tokens, None until it is told."""
-
-    def __init__(self, renderer: Renderer) -> None:
-        self.renderer = renderer
-        self.continuations = Continuations(renderer)
-        self.limit: int | None = None
-        self._writes_hermes: dict[str, bool] = {}
-
-    async def check_tools(self, framing: Framing) -> None:
-        """Raise DoubtError unless the template writes tool calls in a form that can be read here."""
-        key = repr(framing.arguments)
-        if key not in self._writes_hermes:
-            self._writes_hermes[key] = await self._probe_tools(framing)
-        if not self._writes_hermes[key]:
-            raise DoubtError("tools")
-
-    async def _probe_tools(self, framing: Framing) -> bool:
-        call = {"id": "call_0", "type": "function", "function": {"name": "look", "arguments": '{"at": 1}'}}
-        conversation: list[Native] = [
-            {"role": "user", "content": "hello"},
-            {"role": "assistant", "content": "", "tool_calls": [call]},
-            {"role": "tool", "tool_call_id": "call_0", "content": "seen"},
-        ]
-        try:
-            rendered = await self.renderer.render(conversation, framing.tools, framing.arguments)
-        except ModelError as error:
-            if error.retryable:
-                raise
-            return False
-        return is_hermes(rendered.text, "look", {"at": 1})
-
-
-async def _continued(
-    server: _Server,
-    prompt: Sequence[Native],
-    messages: Sequence[Message],
-    body: Mapping[str, Any],
-    framing: Framing,
-    steps: Sequence[Mapping[str, Any]],
-) -> list[int]:
-    """The ids of the latest turn that the messages continue, and those of what is new. Raises DoubtError."""
-    step, length = _continued_step(steps, messages)
-    tokens = step.get("tokens") or {}
-    if exactness_of(tokens) != "exact":
-        raise DoubtError("evidence")
-    if step.get("is_truncated") or tokens.get("is_truncated"):
-        raise DoubtError("truncated")
-    if body.get("stop"):
-        raise DoubtError("stop")  # a reply that a text ended has no stop token
-    seen = [*tokens["prompt_ids"], *tokens["completion_ids"]]
-    try:
-        return seen + await server.continuations.ids(prompt[:length], prompt[length:], seen[-1], framing)
-    except ModelError as error:
-        if error.retryable:
-            raise
-        raise DoubtError("refused") from error  # the template takes no stand-in conversation
-
-
-def _continued_step(
-    steps: Sequence[Mapping[str, Any]], messages: Sequence[Message]
-) -> tuple[Mapping[str, Any], int]:
-    """The turn with the longest conversation that `messages` begin with, the last of several, and that length."""
-    lengths = [len(step["prompt"]) + len(step["completion"]) for step in steps]
-    for length, number in sorted(zip(lengths, range(len(steps)), strict=True), reverse=True):
-        step = steps[number]
-        if isinstance(step["prompt"], list) and [*step["prompt"], *step["completion"]] == messages[:length]:
-            return step, length
-    raise DoubtError("context")
 
 
 # --- requests and replies -------------------------------------------------------------------------------------

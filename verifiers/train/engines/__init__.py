@@ -1,0 +1,1 @@
+"""Engines that sample for training, and what serves them to other processes."""
