@@ -1,0 +1,301 @@
+"""`HttpSampler`: a sampler over inference servers, vLLM's or our own, one or many.
+
+    async with HttpSampler(["http://10.0.0.1:8000", "http://10.0.0.2:8000"], "policy") as sampler:
+        completion = await sampler.generate([1, 2, 3], {"temperature": 0.7, "max_tokens": 64, "seed": 3})
+        await sampler.update_weights(folders.publish(1, model), 1)
+
+A request goes to the server with the fewest. All servers are updated as one: all stand still, all load, all go on; so
+at no time do two of them serve different versions. Running requests are kept, and the tokens that they sample
+afterwards carry the new version.
+
+A server that fails is left out: its requests are asked of the others, `failures` counts why, and the next update of
+the weights takes it in again. Only when none is left does a call raise, EndpointUnavailableError.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, Self, TypeVar
+
+from verifiers.clients.sampler import Completion, EngineInfo
+from verifiers.errors import ConfigError, EndpointUnavailableError, Error
+from verifiers.train.engines.remote import Server, server_at
+from verifiers.train.engines.sampling import read_sampling
+from verifiers.train.learner import Weights
+from verifiers.train.weights import in_use, is_adapter
+from verifiers.types import SamplingArgs
+
+T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ServerHealth:
+    """How one server is: whether it is asked, why not if so, and how many replies are waited for."""
+
+    url: str
+    serving: bool
+    why: str
+    running: int
+
+
+class Transfer(Protocol):
+    """Brings tensors of the trainer to servers without a file between (`verifiers.train.engines.transfer`)."""
+
+    async def send(self, servers: Sequence[Server], weights: Weights, version: int) -> None:
+        """Load `weights.tensors` into all servers, which stand still. Raises if not all have them."""
+        ...
+
+
+class HttpSampler:
+    """A `verifiers.clients.sampler.Sampler`. Used from one event loop.
+
+    urls: roots of the servers, without /v1. model: as the servers name it; "" takes the first one they list.
+    version: what to call the weights that the servers have at the start. vocabulary: of the model, 0 if not known.
+    transfer: for weights that are tensors; without one they have to be folders that the servers can read.
+    api_key: sent with each request, for servers that ask for one.
+    """
+
+    def __init__(
+        self,
+        urls: Sequence[str],
+        model: str = "",
+        *,
+        version: int = 0,
+        vocabulary: int = 0,
+        transfer: Transfer | None = None,
+        api_key: str | None = None,
+    ) -> None:
+        if isinstance(urls, str) or not urls or len(set(urls)) != len(urls):
+            raise ConfigError(
+                f"a sampler needs the addresses of servers, each once, not {urls!r}",
+                hint="Set sampler.urls, such as http://127.0.0.1:8000.",
+            )
+        self.failures: Counter[str] = Counter()
+        """How often a server was left out, by its address."""
+        self._urls = [url.rstrip("/").removesuffix("/v1") for url in urls]
+        self._model = model
+        self._version = version
+        self._vocabulary = vocabulary
+        self._transfer = transfer
+        self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        self._servers: list[Server] = []
+        self._session: Any = None
+        self._paused = False
+        self._updating = asyncio.Lock()
+
+    async def connect(self) -> Self:
+        """Ask the servers what they are.
+
+        All have to be there and to have the same version. EndpointUnavailableError, ConfigError, ModelNotFoundError.
+        """
+        import aiohttp
+
+        self._session = aiohttp.ClientSession(
+            headers=self._headers, connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=4.5)
+        )
+        try:
+            found = [server_at(url, self._model, self._session, self._version) for url in self._urls]
+            answers = await asyncio.gather(*found)
+        except BaseException:
+            await self.close()
+            raise
+        self._servers = [server for server, _ in answers]
+        versions = {version for _, version in answers}
+        if len(versions) > 1:
+            await self.close()
+            raise ConfigError(
+                f"the servers have weights of different versions: {sorted(versions)}",
+                hint="Start them again, all with the same model.",
+            )
+        self._version = versions.pop()
+        return self
+
+    async def close(self) -> None:
+        """Close the connections, and end what is waited for. The servers stay as they are."""
+        servers, self._servers = self._servers, []
+        for server in servers:
+            server.lost = EndpointUnavailableError("the sampler was closed")
+            for task in server.running:
+                task.cancel()
+        if self._session is not None:
+            await self._session.close()
+
+    async def __aenter__(self) -> Self:
+        return await self.connect()
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    # --- the protocol -----------------------------------------------------------------------------------------
+
+    async def generate(self, token_ids: list[int], params: SamplingArgs) -> Completion:
+        """Continue `token_ids`, on another server if one fails meanwhile.
+
+        ConfigError for arguments that make logprobs other than the policy's, OverlongPromptError,
+        EndpointUnavailableError when no server is left.
+        """
+        sampling = read_sampling(params)
+        return await self._ask(lambda server: server.generate(token_ids, sampling, self._version))
+
+    async def score(self, token_ids: list[int]) -> list[float]:
+        """The logprob of each token given those before it, at temperature 1; the first is 0."""
+        return await self._ask(lambda server: server.score(token_ids, self._version))
+
+    async def pause(self) -> None:
+        """All servers stand still between two tokens. Requests, running and new ones, wait."""
+        self._paused = True
+        await self._on_all(self._serving(), lambda server: server.pause())
+
+    async def resume(self) -> None:
+        """Go on after `pause`."""
+        self._paused = False
+        await self._on_all(self._serving(), lambda server: server.resume())
+
+    async def update_weights(self, source: Weights | Path | str | Mapping[str, Any], version: int) -> None:
+        """Load weights into all servers between two tokens, and name them `version`.
+
+        A server that can not is left out. EndpointUnavailableError if none can; ConfigError for tensors without a
+        transfer.
+        """
+        weights = _weights(source, version)
+        if weights.folder is None and self._transfer is None:
+            raise ConfigError(
+                "servers load weights from folders, and these are tensors",
+                hint="Publish them (verifiers.train.weights), or give the sampler a transfer.",
+            )
+        async with self._updating:
+            servers = await self._on_all(self._servers, lambda server: server.pause(), readmit=True)
+            with nullcontext() if weights.folder is None else in_use(weights.folder):
+                loaded = await self._load(servers, weights, version)
+            self._version = version
+            if not self._paused:
+                await self._on_all(loaded, lambda server: server.resume())
+        self._check_any()
+
+    def info(self) -> EngineInfo:
+        """The model, the smallest context of the servers, the present policy version."""
+        context = min((server.context for server in self._servers), default=0)
+        name = self._servers[0].model if self._servers else self._model
+        return EngineInfo(name, self._vocabulary, context, self._version)
+
+    def health(self) -> list[ServerHealth]:
+        """How each server is."""
+        return [
+            ServerHealth(server.url, server.lost is None, str(server.lost or ""), len(server.running))
+            for server in self._servers
+        ]
+
+    # --- one request ------------------------------------------------------------------------------------------
+
+    async def _ask(self, call: Callable[[Server], Awaitable[T]]) -> T:
+        failed: Error | None = None
+        for _ in range(len(self._servers) + 1):
+            serving = self._serving() or await self._readmit()
+            server = min(serving, key=lambda one: len(one.running))
+            try:
+                return await _run_on(server, call)
+            except EndpointUnavailableError as error:
+                self._lose(server, error)
+                failed = error
+        assert failed is not None
+        raise failed
+
+    def _serving(self) -> list[Server]:
+        return [server for server in self._servers if server.lost is None]
+
+    def _lose(self, server: Server, error: Error) -> None:
+        """Ask a server no more, and give up what it still owes: others are asked for it."""
+        if server.lost is not None:
+            return
+        server.lost = error
+        self.failures[server.url] += 1
+        logger.warning("%s is left out until the next update of the weights: %s", server.url, error)
+        for task in server.running:
+            task.cancel()
+
+    async def _readmit(self) -> list[Server]:
+        """Take in servers that answer again, with the weights that they should have. Raises if there are none."""
+        if not self._servers:
+            raise EndpointUnavailableError(
+                "the sampler is closed, or was never connected", hint="Use it as a context, or call connect()."
+            )
+        async with self._updating:
+            for server in self._servers:
+                try:
+                    if server.lost is not None and await server.version() == self._version:
+                        server.lost = None
+                except Error as error:
+                    server.lost = error
+        self._check_any()
+        return self._serving()
+
+    def _check_any(self) -> None:
+        if not self._serving():
+            said = "; ".join(str(server.lost) for server in self._servers)
+            raise EndpointUnavailableError(
+                f"no inference server is left: {said}",
+                hint="Start the servers again; the run can be continued from its last checkpoint.",
+            )
+
+    # --- all servers ------------------------------------------------------------------------------------------
+
+    async def _on_all(
+        self, servers: Sequence[Server], call: Callable[[Server], Awaitable[None]], *, readmit: bool = False
+    ) -> list[Server]:
+        """Call each; those that could. The others are lost; with `readmit` those that could are no more."""
+        outcomes = await asyncio.gather(*(call(server) for server in servers), return_exceptions=True)
+        done = []
+        for server, outcome in zip(servers, outcomes, strict=True):
+            if isinstance(outcome, Error):
+                self._lose(server, outcome)
+            elif outcome is not None:
+                raise outcome
+            else:
+                done.append(server)
+                if readmit:
+                    server.lost = None
+        return done
+
+    async def _load(self, servers: list[Server], weights: Weights, version: int) -> list[Server]:
+        if weights.folder is not None:
+            return await self._on_all(servers, lambda server: server.load(weights, version))
+        assert self._transfer is not None
+        try:
+            await self._transfer.send(servers, weights, version)
+        except Error as error:  # what they have now is not known
+            for server in servers:
+                self._lose(server, error)
+            return []
+        return servers
+
+
+async def _run_on(server: Server, call: Callable[[Server], Awaitable[T]]) -> T:
+    """The answer of one server. EndpointUnavailableError also if it was given up meanwhile."""
+    task = asyncio.ensure_future(call(server))
+    server.running.add(task)
+    try:
+        return await task
+    except asyncio.CancelledError:
+        this = asyncio.current_task()
+        if server.lost is None or (this is not None and this.cancelling()):
+            raise
+        raise EndpointUnavailableError(f"{server.url} was given up: {server.lost}") from server.lost
+    finally:
+        server.running.discard(task)
+
+
+def _weights(source: Weights | Path | str | Mapping[str, Any], version: int) -> Weights:
+    if isinstance(source, Weights):
+        return source
+    if isinstance(source, Mapping):
+        return Weights(version, tensors=dict(source))
+    folder = Path(source)
+    return Weights(version, folder=folder, adapter=is_adapter(folder))
