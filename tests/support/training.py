@@ -11,24 +11,19 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.support.virtual_time import run_virtual
 from verifiers.clients.sampler import Completion, EngineInfo
 from verifiers.rollouts.plan import PlannedRollout, sampling_seed_of
 from verifiers.rollouts.source import GroupSource
-from verifiers.train.groups import Group
+from verifiers.train.advantages import make_algorithm
+from verifiers.train.checkpoint import Checkpoints
+from verifiers.train.config import AdvantageConfig, LoopConfig
+from verifiers.train.evaluation import Evaluation
+from verifiers.train.flow import EnvironmentSource
 from verifiers.train.learner import Weights
+from verifiers.train.loop import AsyncLoop, LoopResult
+from verifiers.train.report import StepReport
 from verifiers.train.rows import Row
-
-
-def mean_advantages(group: Group) -> list[Row]:
-    """Reward minus the mean of the valid members."""
-    rewards = [member.reward for member in group.valid if member.reward is not None]
-    if len(rewards) < 2:
-        return []
-    baseline = sum(rewards) / len(rewards)
-    for member in group.valid:
-        for row in member.rows:
-            row.advantages = [(member.reward or 0.0) - baseline] * len(row.tokens)
-    return [row for member in group.valid for row in member.rows]
 
 
 class RecordingLearner:
@@ -172,3 +167,65 @@ class VirtualBlocking:
         if function.__name__ == "step":
             await asyncio.sleep(self._seconds() if callable(self._seconds) else self._seconds)
         return function(*args)
+
+
+class Setup:
+    """A loop over simulated rollouts, with everything in reach."""
+
+    def __init__(
+        self,
+        *,
+        train_seconds: Callable[[], float] | float = 0.0,
+        token_seconds: float = 0.0,
+        tasks: int = 16,
+        limits: dict[str, Any] | None = None,
+        table: Callable[[int], list[int]] | None = None,
+        loop: dict[str, Any] | None = None,
+        checkpoints: Checkpoints | None = None,
+        evaluation: Callable[[Setup], Evaluation] | None = None,
+        learner: Any = None,
+        **player: Any,
+    ) -> None:
+        self.config = LoopConfig(**{"steps": 6, "groups_per_batch": 2, "group_size": 4, "max_lag": 2, **(loop or {})})
+        self.sampler = TableSampler(table, token_seconds)
+        self.player = SimulatedPlayer(self.sampler, **player)
+        self.source = simulated_source(self.player, tasks, **(limits or {}))
+        self.learner = learner or RecordingLearner()
+        self.reports: list[StepReport] = []
+        self.seconds = 0.0
+        self.result: LoopResult | None = None
+        self.loop = AsyncLoop(
+            [EnvironmentSource("toy", self.source, self.source.task_ids)],
+            self.sampler,
+            self.learner,
+            make_algorithm(AdvantageConfig()),
+            self.config,
+            sampling={"temperature": 1.0},
+            observers=[self.reports.append],
+            blocking=VirtualBlocking(train_seconds),
+            checkpoints=checkpoints,
+            evaluation=evaluation(self) if evaluation else None,
+        )
+
+    @property
+    def steps(self) -> list[StepReport]:
+        """The reports of steps, without those of evaluations."""
+        return [report for report in self.reports if "batch/rows" in report.figures]
+
+    async def run(self) -> Any:
+        async with self.source:
+            return await self.loop.run()
+
+
+def play(*, resume: bool = False, **options: Any) -> Setup:
+    """Run a loop to its end in virtual time."""
+
+    async def main() -> Setup:
+        made = Setup(**options)
+        if resume:
+            await made.loop.resume()
+        made.result = await made.run()
+        made.seconds = asyncio.get_running_loop().time()
+        return made
+
+    return run_virtual(main())

@@ -13,18 +13,16 @@ which they were asked for.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from verifiers.errors import InexactEvidenceError, TrainingError
+from verifiers.train.advantages import has_signal
 from verifiers.train.curriculum import Ask
 from verifiers.train.groups import Algorithm, Group
 from verifiers.train.rows import Row
 from verifiers.types import Outcome
-
-LEAST_ADVANTAGE = 1e-8
-"""Advantages of equal rewards may differ from 0 by rounding."""
 
 
 class Fate(StrEnum):
@@ -56,6 +54,15 @@ class Ready:
     """A group that waits for its batch."""
 
     ask: Ask
+    rows: list[Row]
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """What a group that ended came to: a fate, or None if it is ready; and the rows that the algorithm made of it."""
+
+    ask: Ask
+    fate: Fate | None
     rows: list[Row]
 
 
@@ -113,6 +120,7 @@ class Buffer:
         self.in_flight: dict[str, Ask] = {}
         self.ready: list[Ready] = []
         self._empty: Counter[Fate] = Counter()
+        self._stale = 0
         self._errors: Counter[str] = Counter()
 
     @property
@@ -127,8 +135,8 @@ class Buffer:
         self.asked += 1
         self.in_flight[ask.group_id] = ask
 
-    def arrived(self, group: Group) -> Fate | None:
-        """A group has ended. Returns what became of it; None: it is ready.
+    def arrived(self, group: Group) -> Arrival:
+        """A group that was asked for has ended.
 
         InexactEvidenceError if a batch's worth of groups was scored and their token evidence was refused before any
         group gave rows: that is a matter of settings. TrainingError after `max_empty` groups in a row without
@@ -140,19 +148,16 @@ class Buffer:
         if fate is None:
             rows = self._algorithm(group)
             fate = None if rows else Fate.NO_ROWS
-            if rows and self._filter and not _has_signal(rows):
+            if rows and self._filter and not has_signal(rows):
                 fate = Fate.NO_SIGNAL
         if fate is None:
             self.ready.append(Ready(ask, rows))
             self._empty.clear()
             self._errors.clear()
-            return None
-        self._end(fate)
-        self._count_empty(fate, group)
-        return fate
-
-    def _end(self, fate: Fate) -> None:
-        self.fates[fate] += 1
+        else:
+            self.fates[fate] += 1
+            self._count_empty(fate, group)
+        return Arrival(ask, fate, rows)
 
     def _count_empty(self, fate: Fate, group: Group) -> None:
         self._empty[fate] += 1
@@ -185,15 +190,18 @@ class Buffer:
     # --- out --------------------------------------------------------------------------------------------------
 
     def cut(self, version: int) -> Batch | None:
-        """The next batch, to be trained at `version`: the longest asked for of what is ready and not too old."""
+        """The next batch, to be trained at `version`: the longest asked for of what is ready and not too old.
+
+        TrainingError if so many groups have become too old since the last batch that none will ever be young enough.
+        """
         self._drop_stale(version)
         if len(self.ready) < self._groups_per_batch:
             return None
         self.ready.sort(key=lambda one: one.ask.number)
         taken = self.ready[: self._groups_per_batch]
         del self.ready[: self._groups_per_batch]
-        for _ in taken:
-            self._end(Fate.TRAINED)
+        self.fates[Fate.TRAINED] += len(taken)
+        self._stale = 0
         rows = [row for one in taken for row in one.rows]
         return Batch([one.ask for one in taken], rows, [version - oldest_version(row) for row in rows])
 
@@ -205,8 +213,22 @@ class Buffer:
             if rows:
                 kept.append(one if len(rows) == len(one.rows) else Ready(one.ask, rows))
             else:
-                self._end(Fate.STALE)
+                self.fates[Fate.STALE] += 1
+                self._stale += 1
+        if self._stale >= self._max_empty:
+            oldest = oldest_version(self.ready[-1].rows[0])
+            raise TrainingError(
+                f"{self._stale} groups in a row were more than {self._max_lag} versions old when a batch was cut: the "
+                f"trainer is at version {version}, and their tokens are of version {oldest}",
+                hint="Check that the sampler takes the new weights. If rollouts simply take longer than that many "
+                "steps, raise loop.max_lag, or cut them off by loop.straggler_seconds.",
+            )
         self.ready = kept
+
+    def take_stale_rows(self) -> int:
+        """Rows that were cut since the last call, those of groups that were trained without them, too."""
+        count, self.stale_rows = self.stale_rows, 0
+        return count
 
     # --- going on ---------------------------------------------------------------------------------------------
 
@@ -227,15 +249,6 @@ class Buffer:
 def oldest_version(row: Row) -> int:
     """The oldest version that sampled a trainable token of the row."""
     return min(version for version, sampled in zip(row.versions, row.mask, strict=True) if sampled)
-
-
-def _has_signal(rows: Iterable[Row]) -> bool:
-    return any(
-        abs(advantage) > LEAST_ADVANTAGE
-        for row in rows
-        for advantage, sampled in zip(row.advantages or (), row.mask, strict=True)
-        if sampled
-    )
 
 
 def _fate_without_rows(group: Group) -> Fate | None:

@@ -20,50 +20,26 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections import Counter
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 
 from verifiers.clients.sampler import Sampler
 from verifiers.envs.lifecycle import shielded
-from verifiers.errors import ConfigError, Error, TrainingError
-from verifiers.rollouts.source import GroupResult, RolloutRequest, RolloutSource
-from verifiers.train.buffer import Batch, Buffer, Fate
+from verifiers.errors import StoreError, TrainingError
+from verifiers.train.advantages import Rae
+from verifiers.train.buffer import Batch
+from verifiers.train.checkpoint import Checkpoints, RunState
 from verifiers.train.config import LoopConfig
-from verifiers.train.curriculum import Ask, Course, Curriculum, Pools
-from verifiers.train.groups import Algorithm, group_of
+from verifiers.train.evaluation import Evaluation
+from verifiers.train.flow import EnvironmentSource, GroupFlow
+from verifiers.train.groups import Algorithm
 from verifiers.train.learner import Learner, Weights
-from verifiers.train.merge import MergeOptions
-from verifiers.train.pacing import Pace
+from verifiers.train.learner_calls import Blocking, LearnerCalls
 from verifiers.train.report import Observer, StepReport
-from verifiers.train.rows import EnvRef
-from verifiers.train.turn import Turn, Waits
+from verifiers.train.turn import Waits
 from verifiers.types import SamplingArgs
 
 logger = logging.getLogger(__name__)
-
-T = TypeVar("T")
-
-
-class Blocking(Protocol):
-    """Runs the learner's blocking methods, one at a time; tests let virtual time pass instead."""
-
-    async def __call__(self, function: Callable[..., T], /, *args: Any) -> T: ...
-
-
-@dataclass(frozen=True, slots=True)
-class EnvironmentSource:
-    """An environment to learn from: where its groups come from, its tasks, its share of the groups, what it is."""
-
-    name: str
-    source: RolloutSource
-    task_ids: Sequence[str]
-    ratio: float = 1.0
-    pools: Pools | None = None
-    ref: EnvRef = field(default_factory=EnvRef)
-
 
 @dataclass(frozen=True, slots=True)
 class LoopResult:
@@ -91,38 +67,29 @@ class AsyncLoop:
         *,
         sampling: SamplingArgs | None = None,
         observers: Sequence[Observer] = (),
+        evaluation: Evaluation | None = None,
+        checkpoints: Checkpoints | None = None,
         blocking: Blocking | None = None,
     ) -> None:
         self.config = config
         self.step = 0
         self.version = learner.version
-        self.sampler_version = sampler.info().version
-        self._sources = {one.name: one for one in sources}
         self._sampler = sampler
         self._learner = learner
-        self._sampling: SamplingArgs = dict(sampling or {})
         self._observers = list(observers)
-        self._blocking: Blocking = blocking or Thread()
-        courses = [Course(one.name, one.task_ids, one.ratio, one.pools) for one in sources]
-        self.curriculum = Curriculum(courses, config.seed)
-        self.buffer = Buffer(
-            algorithm,
-            groups_per_batch=config.groups_per_batch,
-            max_lag=config.max_lag,
-            filter_zero_advantage=config.filter_zero_advantage,
-            max_empty=config.max_empty_batches * config.groups_per_batch,
-        )
-        self._pace = Pace(config.groups_per_batch, config.max_lag, config.oversample)
-        self._options = {
-            one.name: MergeOptions(env=one.ref, sampling=self._sampling, version=self.version) for one in sources
-        }
-        self._asks: dict[str, asyncio.Queue[Ask]] = {one.name: asyncio.Queue() for one in sources}
+        self._baselines = algorithm.baselines if isinstance(algorithm, Rae) else {}
+        self._calls = LearnerCalls(learner, blocking)
+        self._evaluation = evaluation
+        self._checkpoints = checkpoints
+        self.flow = GroupFlow(sources, algorithm, config, dict(sampling or {}), self._on_arrival)
+        self.flow.sampler_version = sampler.info().version
         self._changed = asyncio.Event()
         self._stopping = self._training = False
         self._untrained = 0
         self._update: asyncio.Task[None] | None = None
-        self._turn = Turn()
-        self._told: Counter[Fate] = Counter()
+        self._evaluating: asyncio.Task[None] | None = None
+        self._due: tuple[int, int] | None = None
+        self._saved = 0
 
     async def run(self) -> LoopResult:
         """Train until `config.steps` turns are done.
@@ -133,20 +100,21 @@ class AsyncLoop:
         """
         self._waits = Waits(asyncio.get_running_loop().time)
         self._waits.mark("trainer", True)
+        failure: BaseException | None = None
         try:
             async with asyncio.TaskGroup() as tasks:
                 self._tasks = tasks
-                beside = [
-                    tasks.create_task(work(one))
-                    for one in self._sources.values()
-                    for work in (self._submit, self._collect)
-                ]
+                beside = self.flow.start(tasks)
                 await self._train()
                 for task in beside:
                     task.cancel()
         except BaseExceptionGroup as group:
-            first = _first(group)
-            raise first from first.__cause__
+            failure = _first(group)
+        except BaseException as error:  # a cancellation, or the interpreter's end
+            failure = error
+        await self._save_last(failure)
+        if failure is not None:
+            raise failure from failure.__cause__
         return LoopResult(self.step, self.version, self.step < self.config.steps)
 
     def stop(self) -> None:
@@ -157,6 +125,8 @@ class AsyncLoop:
     # --- training ---------------------------------------------------------------------------------------------
 
     async def _train(self) -> None:
+        if self.step == 0:
+            self._mark_evaluation()
         while self.step < self.config.steps:
             batch = await self._next_batch()
             if batch is None:
@@ -164,16 +134,16 @@ class AsyncLoop:
             # To its end whatever happens, so that learner, buffer and step say the same when the run stops.
             await shielded(self._turn_on(batch))
         await self._publish()
-        while self._update is not None:
+        while self._update is not None or self._evaluating is not None:
             await self._change()
+            await self._publish()
 
     async def _next_batch(self) -> Batch | None:
         """Wait for a batch. None: the run is to stop."""
         while not self._stopping:
             await self._publish()
-            batch = self.buffer.cut(self.version)
+            batch = self.flow.cut(self.version)
             if batch is not None:
-                self.curriculum.settle()
                 return batch
             self._ask()
             await self._change()
@@ -186,12 +156,14 @@ class AsyncLoop:
         self._ask()
         self._waits.mark("trainer", False)
         try:
-            figures = await self._on_learner(self._learner.step, batch.rows)
+            figures = await self._calls.step(batch.rows, self.step + 1)
         finally:
             self._waits.mark("trainer", True)
             self._training = False
-        self.step += 1
+        self.step, self.version = self.step + 1, self._learner.version
+        self._mark_evaluation()
         self._report(batch, self.version != before, figures)
+        await self._save_if_due()
         self._untrained = 0 if self.version != before else self._untrained + 1
         if self._untrained >= self.config.max_empty_batches:
             raise TrainingError(
@@ -199,30 +171,9 @@ class AsyncLoop:
                 hint="Look at the figures of the masks (loss/…): the settings of the loss drop everything.",
             )
 
-    async def _on_learner(self, method: Callable[..., T], *args: Any) -> T:
-        try:
-            return await self._blocking(method, *args)
-        except Error:
-            raise
-        except Exception as error:  # boundary: a learner's own code
-            name = getattr(method, "__name__", "a method")
-            raise TrainingError(
-                f"the trainer failed in `{name}`, after {self.step} steps: {type(error).__name__}: {error}"
-            ) from error
-        finally:
-            self.version = self._learner.version
-
     def _report(self, batch: Batch, trained: bool, figures: dict[str, float]) -> None:
         seconds, waits = self._waits.take()
-        turn, self._turn = self._turn, Turn()
-        fates, self._told = self.buffer.fates - self._told, self.buffer.fates.copy()
-        groups = {f"groups/{fate}": float(count) for fate, count in fates.items()}
-        groups |= {
-            "groups/in_flight": float(len(self.buffer.in_flight)),
-            "groups/ready": float(len(self.buffer.ready)),
-            "rows/stale": float(self.buffer.stale_rows),
-        }
-        told = {**turn.figures(), **batch.figures(), **groups, **self.curriculum.figures(), **waits, **figures}
+        told = {**self.flow.take_figures(), **batch.figures(), **waits, **figures}
         self._tell(StepReport(self.step, self.version, trained, seconds, told))
 
     def _tell(self, report: StepReport) -> None:
@@ -230,19 +181,21 @@ class AsyncLoop:
             try:
                 observer(report)
             except Exception:  # boundary: an observer's own code must not end a run
-                self._turn.counts["observers/failed"] += 1
+                self.flow.turn.counts["observers/failed"] += 1
                 logger.exception("an observer failed at step %d; training goes on", report.step)
 
     # --- weights ----------------------------------------------------------------------------------------------
 
     async def _publish(self) -> None:
-        """Begin to hand the newest weights to the sampler, unless it has them or is just being given some.
+        """Begin to hand the newest weights to the sampler, unless it has them, is just being given some, or is needed
+        as it is by an evaluation.
 
         Only the training task calls the learner, so this never waits behind a step, and weights stay valid until the
         sampler has them: the next are asked for afterwards.
         """
-        if self._update is None and self.version != self.sampler_version:
-            weights = await self._on_learner(self._learner.weights)
+        self._evaluate()
+        if self._update is None and self._evaluating is None and self.version != self.flow.sampler_version:
+            weights = await self._calls.weights()
             self._update = self._tasks.create_task(self._replace(weights))
 
     async def _replace(self, weights: Weights) -> None:
@@ -256,61 +209,96 @@ class AsyncLoop:
             raise
         await self._sampler.resume()
         self._waits.mark("update", False)
-        self.sampler_version = weights.version
-        for one in self._sources.values():
-            await one.source.set_version(weights.version)
+        await self.flow.set_version(weights.version)
         self._update = None
+        self._evaluate()
         self._signal()
+
+    # --- evaluation -------------------------------------------------------------------------------------------
+
+    def _mark_evaluation(self) -> None:
+        if self._evaluation is not None and self._evaluation.is_due(self.step, self.config.steps):
+            if self._due is not None:
+                self.flow.turn.counts["eval/skipped"] += 1
+            self._due = (self.step, self.version)
+
+    def _evaluate(self) -> None:
+        """Begin the evaluation that is due, once the sampler has the policy of that step."""
+        if self._due is None or self._update is not None or self._evaluating is not None:
+            return
+        step, version = self._due
+        if self.flow.sampler_version >= version:
+            self._due = None
+            self._evaluating = self._tasks.create_task(self._run_evaluation(step))
+
+    async def _run_evaluation(self, step: int) -> None:
+        assert self._evaluation is not None
+        began = asyncio.get_running_loop().time()
+        version = self.flow.sampler_version
+        figures = await self._evaluation.run(version)
+        seconds = asyncio.get_running_loop().time() - began
+        self._tell(StepReport(step, version, False, seconds, figures))
+        self._evaluating = None
+        self._signal()
+
+    # --- checkpoints ------------------------------------------------------------------------------------------
+
+    async def resume(self) -> int | None:
+        """Go on from the newest complete checkpoint, before `run`. Returns its step, None if there is none.
+
+        ResumeError if it can not be read, or is of another run.
+        """
+        found = self._checkpoints.latest() if self._checkpoints is not None else None
+        if found is None or self._checkpoints is None:
+            return None
+        state = await self._calls.run(self._checkpoints.load, found, self._learner)
+        self.flow.restore(state.curriculum, state.buffer)
+        self._baselines.update(state.baselines)
+        self.step = self._saved = state.step
+        self.version = self._learner.version
+        return state.step
+
+    async def _save(self) -> None:
+        """Write a checkpoint of this step, unless there is one. StoreError leaves the ones before it as they are."""
+        if self._checkpoints is None or self._saved == self.step:
+            return
+        refs = {one.name: asdict(one.ref) for one in self.flow.sources}
+        state = RunState(self.step, self.version, *self.flow.snapshot(), refs, dict(self._baselines))
+        await self._calls.run(self._checkpoints.save, state, self._learner)
+        self._saved = self.step
+        self.flow.turn.counts["checkpoints/saved"] += 1
+
+    async def _save_if_due(self) -> None:
+        """One that can not be written is counted and explained, and training goes on: the next may succeed."""
+        if self._checkpoints is None or self.step % self._checkpoints.every:
+            return
+        try:
+            await self._save()
+        except StoreError as error:
+            self.flow.turn.counts["checkpoints/failed"] += 1
+            logger.error("%s (%s)", error, error.hint)
+
+    async def _save_last(self, failure: BaseException | None) -> None:
+        """Keep what was trained, however the run ended, unless the learner itself broke."""
+        if self._calls.broken:
+            return
+        try:
+            await shielded(self._save())
+        except StoreError as error:
+            if failure is None:
+                raise
+            logger.error("%s (%s)", error, error.hint)
 
     # --- groups -----------------------------------------------------------------------------------------------
 
     def _ask(self) -> None:
-        """Ask for as many groups as pacing allows."""
-        left = self.config.steps - self.step - self._training
-        behind = max(0, self.version + self._training - self.sampler_version)
-        owed = 0 if self._stopping else left * self.config.groups_per_batch
-        for _ in range(self._pace.room(under_way=self.buffer.under_way, behind=behind, owed=owed)):
-            ask = self.curriculum.next()
-            self.buffer.ask(ask)
-            self._asks[ask.env].put_nowait(ask)
-        self._waits.mark("sampler", not self.buffer.in_flight)
+        """Ask for as many groups as pacing allows, and as the remaining steps will train."""
+        ahead = self.version + self._training - self.flow.sampler_version
+        batches = 0 if self._stopping else self.config.steps - self.step - self._training
+        self.flow.ask(behind=max(0, ahead), batches=batches)
+        self._waits.mark("sampler", not self.flow.buffer.in_flight)
 
-    async def _submit(self, one: EnvironmentSource) -> None:
-        """Submit an environment's groups in turn: a source that has no room keeps no other environment waiting."""
-        while True:
-            ask = await self._asks[one.name].get()
-            request = RolloutRequest(
-                ask.task_id,
-                ask.group_id,
-                self.config.group_size,
-                ask.seed,
-                dict(self._sampling),
-                self.sampler_version,
-                one.name,
-                one.ref.version,
-            )
-            await one.source.submit(request)
-
-    async def _collect(self, one: EnvironmentSource) -> None:
-        async for result in one.source.results():
-            self._arrived(one, result)
-        raise ConfigError(
-            f"the source of environment {one.name} was closed while it was trained on",
-            hint="Close sources after AsyncLoop.run has returned.",
-        )
-
-    def _arrived(self, one: EnvironmentSource, result: GroupResult) -> None:
-        ask = self.buffer.in_flight.get(result.request.group_id)
-        if ask is None:
-            self._turn.counts["groups/unasked"] += 1
-            return
-        group = group_of(result, self._options[one.name])
-        self._turn.arrived(group)
-        if self.buffer.arrived(group) is Fate.INVALID_TASK:
-            self.curriculum.drop(ask)
-        if group.valid:
-            rewards = [member.reward for member in group.valid if member.reward is not None]
-            self.curriculum.observe(ask, sum(rewards) / len(rewards))
+    def _on_arrival(self) -> None:
         self._ask()
         self._signal()
 
@@ -323,16 +311,6 @@ class AsyncLoop:
         """Until something has arrived, or the sampler has new weights."""
         await self._changed.wait()
         self._changed.clear()
-
-
-class Thread:
-    """`Blocking` as one thread, which the first call starts."""
-
-    def __init__(self) -> None:
-        self._executor = ThreadPoolExecutor(1, "trainer")
-
-    async def __call__(self, function: Callable[..., T], /, *args: Any) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._executor, function, *args)
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:

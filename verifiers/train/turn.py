@@ -7,10 +7,13 @@ batches alone would show the filter. Failed rollouts are counted by outcome and 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
+from verifiers.train.advantages import tally_group
 from verifiers.train.groups import Group
 from verifiers.train.merge import MergeReport
+from verifiers.train.rows import Row
+from verifiers.train.tally import Tally
 
 
 class Turn:
@@ -18,35 +21,29 @@ class Turn:
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
-        self._rewards: dict[str, list[float]] = {}
-        self._metrics: dict[str, list[float]] = {}
+        self._tally = Tally()
         self._merged = MergeReport()
 
-    def arrived(self, group: Group) -> None:
-        """A group has ended, with whatever fate."""
+    def arrived(self, group: Group, rows: Sequence[Row]) -> None:
+        """A group has ended, with whatever fate; `rows` are what the algorithm made of it."""
+        tally = tally_group(group, rows)
+        self._tally.add(tally.sums, tally.counts, tally.maxima)
         self.counts["groups/ended"] += 1
         for member in group.members:
             self.counts[f"outcomes/{member.outcome}"] += 1
             if member.error_kind is not None:
                 self.counts[f"errors/{member.error_kind}"] += 1
-            if member.reward is not None:
-                self._rewards.setdefault(group.env_id, []).append(member.reward)
-            for row in member.rows:
-                self.counts["tokens/sampled"] += row.trainable
-            if member.rows:
-                for name, value in member.rows[0].metrics.items():
-                    self._metrics.setdefault(f"metrics/{group.env_id}/{name}", []).append(value)
+            self.counts["tokens/sampled"] += sum(row.trainable for row in member.rows)
+        for member in group.valid:
+            self._tally.mean(f"reward/{group.env_id}", [member.reward or 0.0])
+            for name, value in member.rows[0].metrics.items():
+                self._tally.mean(f"metrics/{group.env_id}/{name}", [value])
         self._merged.add(group.report)
 
     def figures(self) -> dict[str, float]:
         """What was counted. A mean of nothing is left out."""
-        figures: dict[str, float] = {name: float(count) for name, count in sorted(self.counts.items())}
-        everything = [reward for rewards in self._rewards.values() for reward in rewards]
-        if everything:
-            figures["reward/mean"] = _mean(everything)
-        figures |= {f"reward/{env}": _mean(rewards) for env, rewards in self._rewards.items()}
-        figures |= {name: _mean(values) for name, values in self._metrics.items()}
-        return figures | self._merged.metrics()
+        counts = {name: float(count) for name, count in sorted(self.counts.items())}
+        return counts | self._tally.figures() | self._merged.metrics()
 
 
 class Waits:
@@ -85,6 +82,3 @@ def _shares(waited: Mapping[str, float], seconds: float) -> dict[str, float]:
         figures |= {f"wait/{side}_share": time / seconds for side, time in waited.items()}
     return figures
 
-
-def _mean(values: list[float]) -> float:
-    return sum(values) / len(values)

@@ -2,63 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 
 import pytest
 
-from tests.support.training import (
-    RecordingLearner,
-    SimulatedPlayer,
-    TableSampler,
-    VirtualBlocking,
-    mean_advantages,
-    simulated_source,
-)
+from tests.support.training import Setup, play
 from tests.support.virtual_time import run_virtual
 from verifiers.errors import TrainingError
-from verifiers.train.config import LoopConfig
-from verifiers.train.loop import AsyncLoop, EnvironmentSource
-
-
-class Setup:
-    """A loop over simulated rollouts, with everything in reach."""
-
-    def __init__(self, *, train_seconds=0.0, token_seconds=0.0, tasks=16, limits=None, table=None, **options):
-        self.config = LoopConfig(
-            **{"steps": 6, "groups_per_batch": 2, "group_size": 4, "max_lag": 2, **options.pop("loop", {})}
-        )
-        self.sampler = TableSampler(table, token_seconds)
-        self.player = SimulatedPlayer(self.sampler, **options)
-        self.source = simulated_source(self.player, tasks, **(limits or {}))
-        self.learner = RecordingLearner()
-        self.reports = []
-        self.loop = AsyncLoop(
-            [EnvironmentSource("toy", self.source, self.source.task_ids)],
-            self.sampler,
-            self.learner,
-            mean_advantages,
-            self.config,
-            sampling={"temperature": 1.0},
-            observers=[self.reports.append],
-            blocking=VirtualBlocking(train_seconds),
-        )
-
-    async def run(self):
-        async with self.source:
-            return await self.loop.run()
-
-
-def play(**options) -> Setup:
-    """Run a loop to its end in virtual time."""
-
-    async def main():
-        made = Setup(**options)
-        made.result = await made.run()
-        made.seconds = asyncio.get_running_loop().time()
-        return made
-
-    return run_virtual(main())
 
 
 def lags(made: Setup) -> list[int]:
@@ -87,7 +37,7 @@ def test_a_run_trains_its_steps_and_tells_each():
 def test_nothing_is_sampled_that_no_step_would_train():
     """The last steps ask for fewer groups: all that were asked for are trained."""
     made = play(seconds=lambda random: random.lognormvariate(0, 1), train_seconds=0.5, loop={"max_lag": 8})
-    assert made.loop.buffer.asked == 12 and made.loop.buffer.fates == {"trained": 12}
+    assert made.loop.flow.buffer.asked == 12 and made.loop.flow.buffer.fates == {"trained": 12}
     assert len(made.player.played) == 12 * 4
 
 
@@ -141,7 +91,7 @@ def test_groups_without_a_difference_are_replaced():
         return float(index % 2) if int(task_id[:4], 16) % 2 else 1.0
 
     made = play(reward=reward)
-    fates = made.loop.buffer.fates
+    fates = made.loop.flow.buffer.fates
     assert fates["trained"] == 12 and fates["no_signal"] > 0
     assert sum(report.figures.get("groups/no_signal", 0) for report in made.reports) == fates["no_signal"]
 
@@ -162,3 +112,19 @@ def test_a_stopped_run_ends_after_its_step():
 
     made, result = run_virtual(main())
     assert result.stopped and result.step == 3 and made.sampler.version == 3
+
+
+def test_a_sampler_that_keeps_its_old_weights_ends_the_run():
+    """It says that it took them, and its tokens say otherwise: nothing would ever be young enough."""
+
+    async def main():
+        made = Setup()
+
+        async def forgets(source, version):
+            pass
+
+        made.sampler.update_weights = forgets
+        await made.run()
+
+    with pytest.raises(TrainingError, match="trainer is at version 3, and their tokens are of version 0"):
+        run_virtual(main())
