@@ -15,16 +15,18 @@ from docs_runner import COMMANDS, Session, page_environment
 from tests.support.hub import running_hub
 from verifiers.rollouts.workers.wheels import our_source
 
+TORCH = re.compile(r"^import torch$", re.MULTILINE)
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 
 
 def page_parameters() -> list[object]:
-    """The pages that hold blocks; a page that runs the embedded model is marked so."""
+    """The pages that hold blocks; a page that runs the embedded model, or torch, is marked so."""
     found = []
     for page in pages():
         content = blocks(page)
         local = any("-m local" in block.text for block in content if block.language == "console")
         marks = [pytest.mark.local] if local else []
+        marks += [pytest.mark.train] if TORCH.search("\n".join(block.text for block in content)) else []
         if content:
             found.append(pytest.param(page, id=str(page.relative_to(ROOT)), marks=marks))
     return found
@@ -58,6 +60,8 @@ def test_every_block_runs(
     page: Path, endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     """The blocks of a page run in order, and commands print what the page shows."""
+    if request.node.get_closest_marker("train"):
+        pytest.importorskip("torch")
     env = page_environment(os.environ, endpoint)
     owner = next((block.directions["hub"] for block in blocks(page) if "hub" in block.directions), None)
     if owner is not None:

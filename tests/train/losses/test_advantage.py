@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import given, settings, strategies as st
 
 from tests.train.losses.groups import advantages_of, group_of
 from verifiers.errors import ConfigError
@@ -53,6 +53,7 @@ def test_rae_moves_a_baseline_for_each_environment() -> None:
 
 
 @pytest.mark.parametrize("kind", sorted(KINDS))
+@settings(max_examples=40)
 @given(rewards=REWARDS)
 def test_they_sum_to_zero(kind: str, rewards: list[float]) -> None:
     """Nothing is gained by a whole group."""
@@ -61,6 +62,7 @@ def test_they_sum_to_zero(kind: str, rewards: list[float]) -> None:
 
 
 @pytest.mark.parametrize("kind", sorted(KINDS))
+@settings(max_examples=40)
 @given(data=st.data(), rewards=REWARDS)
 def test_they_follow_a_permutation(kind: str, data: st.DataObject, rewards: list[float]) -> None:
     """The order of members means nothing."""
@@ -70,6 +72,7 @@ def test_they_follow_a_permutation(kind: str, data: st.DataObject, rewards: list
 
 
 @pytest.mark.parametrize("kind", sorted(KINDS))
+@settings(max_examples=40)
 @given(reward=st.floats(0, 1e6), count=st.integers(2, 9))
 def test_equal_rewards_give_exactly_nothing(kind: str, reward: float, count: int) -> None:
     """0.0, not the noise of a mean, and no division by a standard deviation of 0."""

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import given, settings, strategies as st
 
 pytestmark = pytest.mark.train
 torch = pytest.importorskip("torch")
@@ -29,6 +29,7 @@ def test_four_quadrants() -> None:
     assert result.figures["loss/masked_positive"] == 0.5 and result.figures["loss/masked_negative"] == 0.5
 
 
+@settings(max_examples=40)
 @given(before=PROBABILITY, now=PROBABILITY, advantage=st.floats(0.1, 3))
 def test_signs_are_symmetric(before: float, now: float, advantage: float) -> None:
     """A token is dropped for A at before → now exactly if it is for −A at the mirrored 1−before → 1−now."""

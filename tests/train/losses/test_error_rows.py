@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import given, settings, strategies as st
 
 from tests.train.losses.groups import advantages_of, group_of, member
 from verifiers.train.advantages import make_algorithm
@@ -21,6 +21,7 @@ def test_the_baseline_of_one_two_three_and_a_failure_is_two() -> None:
 
 
 @pytest.mark.parametrize("settings", KINDS, ids=lambda settings: "-".join(map(str, settings.values())) or "mean")
+@settings(max_examples=40)
 @given(rewards=st.lists(st.floats(0, 5), min_size=2, max_size=5), places=st.lists(st.integers(0, 5), max_size=4))
 def test_failures_change_nothing(settings: dict[str, Any], rewards: list[float], places: list[int]) -> None:
     """Wherever they stand: the others' advantages are those of the group without them."""

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import given, settings, strategies as st
 
 pytestmark = pytest.mark.train
 torch = pytest.importorskip("torch")
@@ -78,6 +78,7 @@ def test_figures_have_no_gradient_and_are_summed_in_float64() -> None:
         assert all(value.dtype == torch.float64 and not value.requires_grad for value in values.values())
 
 
+@settings(max_examples=40)
 @given(parts=st.lists(st.lists(st.floats(-5, 5), max_size=4), min_size=1, max_size=5))
 def test_tallies_add_up(parts: list[list[float]]) -> None:
     """Means and maxima of parts taken together are those of all values; of no values there are none."""

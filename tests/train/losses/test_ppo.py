@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import given, settings, strategies as st
 
 pytestmark = pytest.mark.train
 torch = pytest.importorskip("torch")
@@ -47,6 +47,7 @@ def test_what_was_clipped_is_counted_by_side() -> None:
     assert [value == 0.0 for value in result.gradient] == [True, False, False, True, False]
 
 
+@settings(max_examples=40)
 @given(
     log_r=st.floats(-3, 3),
     advantage=st.floats(-3, 3).filter(lambda a: abs(a) > 1e-3),

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import given, settings, strategies as st
 
 pytestmark = pytest.mark.train
 torch = pytest.importorskip("torch")
@@ -27,6 +27,7 @@ def test_value_and_gradient_are_those_of_numpy() -> None:
     assert with_kl.figures["loss/reference_kl"] == pytest.approx(value.mean())
 
 
+@settings(max_examples=40)
 @given(lp=LOGPROB, mu=LOGPROB, ref=LOGPROB)
 def test_it_is_never_negative_and_zero_at_equality(lp: float, mu: float, ref: float) -> None:
     """Whatever the ratio."""

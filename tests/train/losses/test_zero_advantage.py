@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import given, settings, strategies as st
 
 from tests.train.losses.groups import group_of
 from verifiers.train.advantages import has_signal, make_algorithm, tally_group
@@ -10,6 +10,7 @@ from verifiers.train.config import AdvantageConfig
 from verifiers.train.tally import Tally
 
 
+@settings(max_examples=40)
 @given(rewards=st.lists(st.sampled_from([0.0, 0.1, 1.0, None]), min_size=0, max_size=6))
 def test_a_signal_is_a_difference_between_valid_members(rewards: list[float | None]) -> None:
     """max − min of the rewards that there are; failures are no difference."""
