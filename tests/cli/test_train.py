@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -87,3 +88,78 @@ def test_mistakes_are_told_before_anything_is_loaded(
     assert run(line) != ExitCode.OK
     shown = capsys.readouterr()
     assert told in shown.err and "hint:" in shown.err and not shown.out
+
+
+# --- training -------------------------------------------------------------------------------------------------
+
+DIGITS = """
+import verifiers as vf
+
+
+def load_environment():
+    def small(completion):
+        # Dense, so that few steps on random weights show a rise: bytes below 64 are a quarter at first.
+        text = (completion[-1]["content"] or "").encode("utf-8", "replace")
+        return sum(byte < 64 for byte in text) / 8
+
+    rows = [{"question": f"{n}", "answer": ""} for n in range(8)]
+    return vf.SingleTurnEnv(dataset=rows, eval_dataset=rows[:2], rubric=vf.Rubric(funcs=[small]))
+"""
+
+TINY = [
+    "model.path=model", "env=digits", "output=run", "sampling.max_tokens=8", "advantage.overlong=keep",
+    "sampler.max_context=128", "trainer.tokens_per_microbatch=2048", "trainer.lr=3e-3", "loop.groups_per_batch=2",
+    "loop.max_lag=1", "eval.every=4", "eval.num_examples=2", "checkpoint.every=2",
+]  # fmt: skip
+
+
+@pytest.fixture
+def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with an environment and a model of 90,000 parameters."""
+    pytest.importorskip("torch")
+    from tests.support.tiny_model import save_tiny
+
+    folder = tmp_path / "environments" / "digits"
+    folder.mkdir(parents=True)
+    (folder / "digits.py").write_text(DIGITS)
+    (folder / "pyproject.toml").write_text('[project]\nname = "digits"\nversion = "0.1.0"\n')
+    save_tiny(tmp_path / "model")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@pytest.mark.train
+def test_a_run_trains_and_leaves_everything_in_its_folder(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every step and evaluation in the metrics, checkpoints, rows that name the environment's bits, a model that
+    transformers loads, and a picture; the same folder is not used twice, and goes on from its last checkpoint."""
+    assert run([*TINY, "loop.steps=4", "log.save_rows=true", "--json"]) == ExitCode.OK
+    events = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [event["event"] for event in events if event["event"] != "step"] == ["start", "finished"]
+    folder = workplace / "run"
+    steps = [row for row in lines(folder / "metrics.jsonl") if "batch/groups" in row]
+    assert [(row["step"], row["version"]) for row in steps] == [(1, 1), (2, 2), (3, 3), (4, 4)]
+    assert {row["step"] for row in lines(folder / "metrics.jsonl") if "eval/digits/reward" in row} == {0, 4}
+    assert max(row["lag/max"] for row in steps) <= 1
+    assert sorted(path.name for path in (folder / "checkpoints").iterdir()) == ["step-000002", "step-000004"]
+    row = lines(folder / "rows" / "v00000004.jsonl")[0]
+    record = json.loads((folder / "run.json").read_text())
+    assert row["env"]["digest"] == record["environments"][0]["digest"] and row["env"]["version"] == "0.1.0"
+    assert record["sessions"][0]["how"] == "finished"
+    assert (folder / "curve.svg").read_text().startswith("<svg")
+    assert load_config([folder / "config.resolved.toml"]).loop.steps == 4
+
+    from transformers import AutoModelForCausalLM
+
+    before, after = (AutoModelForCausalLM.from_pretrained(workplace / one) for one in ("model", "run/model"))
+    assert any((a != b).any() for a, b in zip(before.parameters(), after.parameters(), strict=True))
+
+    assert run([*TINY, "loop.steps=6"]) == ExitCode.FAILED
+    assert "already holds a run" in capsys.readouterr().err
+    assert run(["--resume", "run", "loop.steps=6"]) == ExitCode.OK
+    assert "other than before: loop.steps: 4 → 6" in capsys.readouterr().err
+    again = [row["step"] for row in lines(folder / "metrics.jsonl") if "batch/groups" in row]
+    assert again == [1, 2, 3, 4, 5, 6]

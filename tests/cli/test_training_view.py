@@ -14,6 +14,7 @@ from verifiers.cli.training_view import EventView, LiveView, PlainView, choose, 
 from verifiers.train.report import StepReport
 
 FIGURES = {
+    "batch/groups": 8.0,
     "reward/mean": 0.5,
     "reward/sums": 0.25,
     "reward/words": 0.75,
@@ -48,9 +49,11 @@ def test_the_figures_that_matter_are_told() -> None:
 
 
 def test_what_was_not_measured_is_left_out() -> None:
-    """A step without figures is told as one that trained nothing, never as zeros."""
-    assert facts(StepReport(1, 0, False, 0.1)) == [("not trained", "this batch had nothing to train on")]
-    assert line(StepReport(1, 0, False, 0.1), 9).startswith("step 1/9 · not trained")
+    """A step without figures is told as one that trained nothing, never as zeros; an evaluation by itself."""
+    empty = StepReport(1, 0, False, 0.1, {"batch/groups": 0.0})
+    assert facts(empty) == [("not trained", "this batch had nothing to train on")]
+    assert line(empty, 9).startswith("step 1/9 · not trained")
+    assert line(StepReport(1, 0, False, 0.1, {"eval/a/reward": 0.5}), 9) == "step 1/9 · eval a 0.500"
 
 
 def test_without_a_terminal_there_are_lines(capsys: pytest.CaptureFixture[str]) -> None:
@@ -58,7 +61,9 @@ def test_without_a_terminal_there_are_lines(capsys: pytest.CaptureFixture[str]) 
     view = choose(Output(), 50)
     assert isinstance(view, PlainView)
     for step in range(1, 51):
-        view(StepReport(step, step, True, 0.1, {"reward/mean": 0.5, **({"eval/a/reward": 0.9} if step == 20 else {})}))
+        view(StepReport(step, step, True, 0.1, {"batch/groups": 4.0, "reward/mean": 0.5}))
+        if step == 20:
+            view(StepReport(step, step, False, 0.1, {"eval/a/reward": 0.9}))
     shown = [text.split(" · ")[0] for text in capsys.readouterr().err.splitlines()]
     assert shown == ["step 1/50", "step 20/50", "step 50/50"]
 

@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from verifiers.cli import progress as progress_backends
+from verifiers.cli.interrupts import interruptible
 from verifiers.cli.output import Output, log_file
 from verifiers.cli.results import LABEL_WIDTH, counted, cut, report, rollouts, score, summary_event
-from verifiers.cli.session import dry_run, exit_code_of, interruptible, without_resume
+from verifiers.cli.session import dry_run, exit_code_of, without_resume
 from verifiers.errors import ConfigError, Error, ExitCode, UnsavedStateError
 from verifiers.evals.rescore import RescoreSummary, latest_unfinished, rescore, resolve_rescoring
 from verifiers.evals.run import RunCallbacks, RunPlan

@@ -9,19 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import shlex
-import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, redirect_stdout, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, redirect_stdout, suppress
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from verifiers.cli import progress as progress_backends
-from verifiers.cli.output import Output, is_terminal, log_file
+from verifiers.cli.interrupts import interruptible
+from verifiers.cli.output import Output, log_file
 from verifiers.cli.results import Finished, overview, report
 from verifiers.clients.client import as_client, probe
 from verifiers.clients.embedded import EmbeddedServer
@@ -387,44 +385,3 @@ async def _heartbeat(url: str) -> None:
                 async with session.get(url):
                     pass
             await asyncio.sleep(HEARTBEAT_SECONDS)
-
-
-class _Interrupt:
-    """Counts Ctrl-C (and SIGTERM, SIGHUP): the first cancels the task, the second ends the process."""
-
-    def __init__(self, output: Output) -> None:
-        self.output = output
-        self.pressed = 0
-        self._loop = asyncio.get_running_loop()
-        self._task = asyncio.current_task()
-
-    def __call__(self, number: int, frame: FrameType | None) -> None:
-        self.pressed += 1
-        if self.pressed > 1:
-            if is_terminal(sys.stderr):
-                os.write(2, b"\x1b[?25h\n")  # a live display hides the cursor
-            os._exit(ExitCode.INTERRUPTED)
-        # Printing and cancelling are left to the loop: a signal may come in the middle of a write.
-        self._loop.call_soon_threadsafe(self._stop)
-
-    def _stop(self) -> None:
-        self.output.note(
-            "stopping: what is in flight is cancelled and cleaned up (Ctrl-C again ends at once)"
-        )
-        if self._task is not None:
-            self._task.cancel()
-
-
-@contextmanager
-def interruptible(output: Output) -> Iterator[_Interrupt]:
-    """Answer Ctrl-C and SIGTERM within the block: see the top of this file."""
-    interrupt = _Interrupt(output)
-    heard = [signal.SIGINT, signal.SIGTERM]
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup has it: that is to stay so
-        heard.append(signal.SIGHUP)
-    before = {number: signal.signal(number, interrupt) for number in heard}
-    try:
-        yield interrupt
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -64,9 +64,14 @@ def facts(report: StepReport) -> list[tuple[str, str]]:
         ("groups", _named(figures, "groups/", leave_out=("ended", "in_flight", "ready"))),
     ]
     told += [(f"eval {name}", f"{value:.3f}") for name, value in evaluations(figures).items()]
-    if not report.trained:
+    if is_step(report) and not report.trained:
         told.insert(0, ("not trained", "this batch had nothing to train on"))
     return [(name, text) for name, text in told if text]
+
+
+def is_step(report: StepReport) -> bool:
+    """Whether it tells of a batch; evaluations are told by themselves."""
+    return "batch/groups" in report.figures
 
 
 def evaluations(figures: Mapping[str, float]) -> dict[str, float]:
@@ -85,7 +90,8 @@ def line(report: StepReport, steps: int) -> str:
     short = [f"{name} {named[name]}" for name in named if name in ("reward", "not trained", "lag", "errors")]
     short += [f"{name} {text}" for name, text in named.items() if name.startswith("eval ")]
     kl = _text(report.figures, "KL {:.2g}", "loss/mismatch_kl")
-    return " · ".join(filter(None, [f"step {report.step}/{steps}", *short, kl, f"{report.seconds:.1f} s"]))
+    seconds = f"{report.seconds:.1f} s" if is_step(report) else ""
+    return " · ".join(filter(None, [f"step {report.step}/{steps}", *short, kl, seconds]))
 
 
 def _text(figures: Mapping[str, float], form: str, *names: str) -> str:
@@ -142,7 +148,9 @@ class PlainView:
 
     def __call__(self, report: StepReport) -> None:
         due = time.monotonic() - self._told >= LINE_SECONDS or report.step == self.steps
-        if due or evaluations(report.figures):
+        if not is_step(report):
+            self.output.note(line(report, self.steps))
+        elif due:
             self._told = time.monotonic()
             self.output.note(line(report, self.steps))
 
@@ -188,9 +196,10 @@ class LiveView:
         self._live.start()
 
     def __call__(self, report: StepReport) -> None:
-        self._first = self._first or report.step
-        self._last = report
         self._evaluated |= evaluations(report.figures)
+        if is_step(report):
+            self._first = self._first or report.step
+            self._last = report
         if "reward/mean" in report.figures:
             self._rewards.append(report.figures["reward/mean"])
         self.tick()

@@ -117,6 +117,10 @@ class AsyncLoop:
             raise failure from failure.__cause__
         return LoopResult(self.step, self.version, self.step < self.config.steps)
 
+    def observe(self, observer: Observer) -> None:
+        """Tell this one, too, from now on."""
+        self._observers.append(observer)
+
     def stop(self) -> None:
         """End the run after the present step, in order."""
         self._stopping = True

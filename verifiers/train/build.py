@@ -1,0 +1,249 @@
+"""From a configuration to a run: environments, sampler, learner, loop. Loads torch.
+
+    async with built(config, learner, found, evaluated, folder) as run:
+        await run.loop.run()
+        run.learner.export(folder / MODEL)
+
+What is started here (an engine, a server, workers) ends with the block. Under torchrun the first process builds this;
+the others follow its learner: `follow`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from transformers.utils.logging import disable_progress_bar
+
+from verifiers.clients.local import SamplerClient, TokenizerRenderer
+from verifiers.clients.sampler import Sampler
+from verifiers.evals.lookup import FoundEnvironment
+from verifiers.rollouts.source import GroupSource
+from verifiers.train.advantages import make_algorithm
+from verifiers.train.checkpoint import Checkpoints
+from verifiers.train.config import EnvironmentConfig, LossConfig, TrainConfig
+from verifiers.train.curriculum import Pools
+from verifiers.train.distributed import Ranks, join
+from verifiers.train.engines.http import HttpSampler
+from verifiers.train.engines.torch_engine import TorchEngine
+from verifiers.train.environments import Split
+from verifiers.train.evaluation import EvaluatedEnvironment, Evaluation
+from verifiers.train.flow import EnvironmentSource
+from verifiers.train.learner import Weights
+from verifiers.train.loop import AsyncLoop
+from verifiers.train.models import Policy, find_device, load_policy
+from verifiers.train.players import Playing, Served, opened, options_of
+from verifiers.train.rows import Row
+from verifiers.train.run_folder import CHECKPOINTS, ROWS, WEIGHTS, RunFolder
+from verifiers.train.storage import write_rows
+from verifiers.train.trainer import TorchLearner
+from verifiers.train.weights import WeightFolders
+from verifiers.types import ClientConfig, SamplingArgs
+
+MODEL_NAME = "policy"
+"""What the policy is called in requests."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What was built: the loop that drives everything, the learner that holds the weights, the environments' facts."""
+
+    loop: AsyncLoop
+    learner: TorchLearner
+    environments: Sequence[Mapping[str, Any]]
+    went_on_from: int | None
+    """The step of the checkpoint; None for a run that begins."""
+
+
+def ranks_of(config: TrainConfig) -> Ranks:
+    """The processes of torchrun, this one among them, or this one alone."""
+    return join(find_device(config.model.device))
+
+
+def follow(config: TrainConfig, ranks: Ranks) -> None:
+    """Do the share of one process that is not the first, until that one closes its learner."""
+    make_learner(config, ranks).follow()
+
+
+def make_learner(config: TrainConfig, ranks: Ranks | None = None) -> TorchLearner:
+    """The policy, loaded, and its trainer."""
+    disable_progress_bar()  # of loading and saving: they would run through the view
+    loss: LossConfig = config.loss
+    if loss.normalise == "dr_grpo" and loss.max_tokens is None:
+        loss = loss.model_copy(update={"max_tokens": config.sampling.max_tokens})
+    policy = load_policy(config.model, reference=loss.kl > 0, seed=config.trainer.seed)
+    return TorchLearner(policy, config.trainer, loss, total_steps=config.loop.steps, ranks=ranks)
+
+
+@asynccontextmanager
+async def built(
+    config: TrainConfig,
+    learner: TorchLearner,
+    found: Sequence[FoundEnvironment],
+    evaluated: Sequence[tuple[EnvironmentConfig, FoundEnvironment]],
+    folder: RunFolder,
+) -> AsyncIterator[Run]:
+    """Everything that a run needs, for as long as the block lasts.
+
+    found: where the environments of `config.env` are, in order; evaluated: those of evaluations. A run goes on from the
+    newest checkpoint in the folder.
+    """
+    sampling: SamplingArgs = {
+        **config.sampling.extra,
+        "temperature": config.sampling.temperature,
+        "max_tokens": config.sampling.max_tokens,
+    }
+    async with AsyncExitStack() as ends:
+        sampler, endpoint = await _sampler(config, learner, ends)
+        renderer = TokenizerRenderer(learner.policy.tokenizer, config.sampler.max_context)
+        served = Served(SamplerClient(sampler, renderer), MODEL_NAME, endpoint)
+        folders = None if config.sampler.kind == "inproc" else WeightFolders(folder / WEIGHTS, durable=False)
+        sources, facts = [], []
+        for one, place in zip(config.env, found, strict=True):
+            source, playing = await _source(one, place, served, sampling, config, ends)
+            pools = Pools(one.hard, one.easy, one.pool_weight) if one.pools else None
+            sources.append(EnvironmentSource(one.label, source, source.task_ids, one.ratio, pools, playing.ref))
+            facts.append(_facts(one, playing))
+        loop = AsyncLoop(
+            sources,
+            sampler,
+            _Beside(learner, folder / ROWS if config.log.save_rows else None, folders),
+            make_algorithm(config.advantage, config.sampling.max_tokens),
+            config.loop,
+            sampling=sampling,
+            evaluation=await _evaluation(config, evaluated, served, sampling, ends),
+            checkpoints=Checkpoints(
+                folder / CHECKPOINTS, every=config.checkpoint.every, keep=config.checkpoint.keep
+            ),
+        )
+        yield Run(loop, learner, facts, await loop.resume())
+
+
+# --- environments -----------------------------------------------------------------------------------------------
+
+
+async def _source(
+    one: EnvironmentConfig,
+    place: FoundEnvironment,
+    served: Served,
+    sampling: SamplingArgs,
+    config: TrainConfig,
+    ends: AsyncExitStack,
+    split: Split = "train",
+) -> tuple[GroupSource, Playing]:
+    options = options_of(config.loop.seed, config.loop.max_retries)
+    playing = await ends.enter_async_context(opened(one, place, served, sampling, options, split))
+    share = one.ratio / sum(other.ratio for other in config.env) if split == "train" else 1.0
+    source = GroupSource(
+        playing.rows,
+        lambda request: playing.player,
+        max_rollouts=max(config.loop.group_size, round(share * config.loop.max_rollouts)),
+        straggler_seconds=config.loop.straggler_seconds,
+        max_lag=config.loop.max_lag if split == "train" else None,
+    )
+    return await ends.enter_async_context(source), playing
+
+
+async def _evaluation(
+    config: TrainConfig,
+    evaluated: Sequence[tuple[EnvironmentConfig, FoundEnvironment]],
+    served: Served,
+    sampling: SamplingArgs,
+    ends: AsyncExitStack,
+) -> Evaluation | None:
+    if config.eval is None:
+        return None
+    environments = []
+    for one, place in evaluated:
+        source, _ = await _source(one, place, served, sampling, config, ends, "eval")
+        environments.append(
+            EvaluatedEnvironment(one.label, source, source.task_ids, config.eval.rollouts_per_example)
+        )
+    return Evaluation(
+        environments,
+        every=config.eval.every,
+        at_start=config.eval.at_start,
+        sampling=sampling,
+        seed=config.loop.seed,
+    )
+
+
+def _facts(one: EnvironmentConfig, playing: Playing) -> dict[str, Any]:
+    return {**asdict(playing.ref), "args": one.args, "tasks": len(playing.rows)}
+
+
+# --- the sampler ------------------------------------------------------------------------------------------------
+
+
+async def _sampler(
+    config: TrainConfig, learner: TorchLearner, ends: AsyncExitStack
+) -> tuple[Sampler, ClientConfig | None]:
+    """The sampler, and an endpoint of it for other processes."""
+    if config.sampler.kind == "inproc":
+        engine = _engine(config, learner.policy)
+        ends.push_async_callback(engine.close)
+        return engine, None
+    urls = config.sampler.urls
+    sampler = await ends.enter_async_context(HttpSampler(urls, vocabulary=learner.policy.vocabulary))
+    return sampler, _endpoint(urls)
+
+
+def _engine(config: TrainConfig, policy: Policy) -> TorchEngine:
+    """An engine in this process, with a model of its own."""
+    dtype = config.model.dtype if config.sampler.dtype == "auto" else config.sampler.dtype
+    device = config.model.device if config.sampler.device == "auto" else config.sampler.device
+    own = config.model.model_copy(
+        update={"lora": None, "gradient_checkpointing": False, "dtype": dtype, "device": device}
+    )
+    tokenizer = policy.tokenizer
+    return TorchEngine(
+        load_policy(own).model,
+        max_batch=config.sampler.max_batch,
+        max_context=config.sampler.max_context,
+        name=MODEL_NAME,
+        decode=tokenizer.decode,
+        seed=config.loop.seed,
+        record_routes=bool(len(policy.routers)) and config.model.router_replay,
+        adapter=policy.model.peft_config["default"] if policy.adapter else None,
+    )
+
+
+def _endpoint(urls: Sequence[str]) -> ClientConfig:
+    return ClientConfig(
+        client_type="openai_chat_completions_token", api_base_url=f"{urls[0].rstrip('/')}/v1", api_key_var="VF_NO_KEY"
+    )
+
+
+class _Beside:
+    """The learner as the loop sees it: rows are kept, weights become folders, where that is asked for.
+
+    rows: folder of the rows of each step, in a file named after the version that they made. folders: for samplers in
+    other processes.
+    """
+
+    def __init__(self, learner: TorchLearner, rows: Path | None, folders: WeightFolders | None) -> None:
+        self._learner = learner
+        self._rows = rows
+        self._folders = folders
+        self.save, self.load = learner.save, learner.load
+
+    @property
+    def version(self) -> int:
+        """The learner's."""
+        return self._learner.version
+
+    def step(self, rows: Sequence[Row]) -> dict[str, float]:
+        """One update. StoreError if rows are to be kept and can not be written."""
+        if self._rows is not None:
+            write_rows(self._rows / f"v{self.version + 1:08d}.jsonl", rows)
+        return self._learner.step(rows)
+
+    def weights(self) -> Weights:
+        """The present weights: tensors, or in a folder."""
+        weights = self._learner.weights()
+        if self._folders is None:
+            return weights
+        return self._folders.publish(weights.version, self._learner.policy.model, weights.tensors)

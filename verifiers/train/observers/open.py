@@ -1,0 +1,29 @@
+"""The observers that a configuration asks for, beside the file of metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+
+from verifiers.train.config import TrainConfig
+from verifiers.train.observers.dashboards import TensorBoardObserver, WandbObserver
+from verifiers.train.observers.prometheus import PrometheusObserver
+from verifiers.train.report import Observer
+from verifiers.train.run_folder import RunFolder
+
+
+def open_observers(
+    config: TrainConfig, folder: RunFolder, ends: AsyncExitStack, note: Callable[[str], None]
+) -> list[Observer]:
+    """Open them; `ends` closes them. ConfigError or MissingExtraError for what is not installed."""
+    found: list[Observer] = []
+    if config.log.prometheus_port is not None:
+        prometheus = ends.enter_context(PrometheusObserver(config.log.prometheus_port))
+        note(f"figures for Prometheus: {prometheus.url}/metrics")
+        found.append(prometheus)
+    if config.log.tensorboard:
+        found.append(ends.enter_context(TensorBoardObserver(folder / "tensorboard")))
+    if config.log.wandb is not None:
+        settings = config.model_dump(mode="json")
+        found.append(ends.enter_context(WandbObserver(config.log.wandb, folder.path, settings)))
+    return found
