@@ -4,6 +4,7 @@
     learner = TorchLearner(policy, …, ranks=ranks)
     if ranks.leads: run the loop, then learner.close()
     else: learner.follow()                 # until the leader closes
+    ranks.leave()
 
 What the leader asks for goes over a gloo group of its own, whose time-out is days: followers wait there while rollouts
 are sampled. Gradients and weights go over NCCL, or gloo on CPUs. If a process dies, torchrun ends the others.

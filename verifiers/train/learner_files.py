@@ -9,12 +9,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
+from transformers.utils import logging
 
 from verifiers.errors import ResumeError
 from verifiers.train.distributed import Ranks, whole
@@ -83,9 +86,22 @@ def export(policy: Policy, folder: Path, ranks: Ranks) -> None:
     state = {name: _on_cpu(value) for name, value in policy.model.state_dict().items()}
     if not ranks.leads:
         return
-    policy.model.save_pretrained(folder, state_dict=state)
+    with _no_progress_bar():
+        policy.model.save_pretrained(folder, state_dict=state)
     if policy.tokenizer is not None:
         policy.tokenizer.save_pretrained(folder)
+
+
+@contextmanager
+def _no_progress_bar() -> Iterator[None]:
+    """transformers draws one, over whatever else is on the terminal."""
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
 
 
 def _random_state(policy: Policy) -> dict[str, Any]:

@@ -145,10 +145,9 @@ class TorchLearner:
         self._ask("export", [str(folder)] * self.ranks.world)
 
     def close(self) -> None:
-        """Let the followers go."""
+        """Let the followers go. The processes stay together, for another learner, until `ranks.leave()`."""
         if self.ranks.world > 1:
             self.ranks.scatter([("close", None)] * self.ranks.world)
-            self.ranks.leave()
 
     # --- what every rank does -------------------------------------------------------------------------------------
 
@@ -157,7 +156,7 @@ class TorchLearner:
         while True:
             name, item = self.ranks.scatter()
             if name == "close":
-                return self.ranks.leave()
+                return
             self._do(name, item)
 
     def _ask(self, name: str, items: Sequence[Any] | None = None) -> Any:

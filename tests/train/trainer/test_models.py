@@ -1,0 +1,168 @@
+"""Where a policy comes from, what of it is trained, and what is said when there is none."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from tests.support.tiny_model import save_tiny, tiny_model, tiny_tokenizer  # noqa: E402
+from tests.train.trainer.rows_for_tests import eight_rows, make_row  # noqa: E402
+from verifiers.errors import ConfigError  # noqa: E402
+from verifiers.train.config import LoraConfig, LossConfig, ModelConfig, TrainerConfig  # noqa: E402
+from verifiers.train.models import find_device, load_policy, policy_of  # noqa: E402
+from verifiers.train.trainer import TorchLearner  # noqa: E402
+
+pytestmark = pytest.mark.train
+
+IDS = torch.arange(12).reshape(1, 12)
+
+
+@pytest.mark.parametrize("kind", ["qwen2", "qwen3_moe"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_folder_is_loaded_in_the_type_asked_for(tmp_path: Path, kind: str, dtype: Any) -> None:
+    """Weights in that type, on the CPU, in training mode, with the tokenizer."""
+    policy = load_policy(ModelConfig(path=str(save_tiny(tmp_path, kind)), dtype=dtype, device="cpu"))
+    assert {value.dtype for value in policy.trained.values()} == {getattr(torch, dtype)}
+    assert policy.model.training and policy.vocabulary == 259 and not policy.adapter
+    assert policy.tokenizer("a")["input_ids"] == [tiny_tokenizer()("a")["input_ids"][0]]
+    assert len(policy.routers) == (2 if kind == "qwen3_moe" else 0)
+
+
+def write_gguf(path: Path, model: Any) -> None:
+    """The tiny model in llama.cpp's format, with a tokenizer of bytes."""
+    import gguf
+
+    config, writer = model.config, gguf.GGUFWriter(path, "qwen2")
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_rope_freq_base(10000.0)
+    writer.add_vocab_size(config.vocab_size)
+    vocabulary = {**tiny_tokenizer().get_vocab(), "ab": 259}
+    writer.add_tokenizer_model("gpt2")
+    writer.add_token_list(sorted(vocabulary, key=vocabulary.__getitem__))
+    writer.add_token_merges(["a b"])
+    writer.add_eos_token_id(256)
+    writer.add_pad_token_id(257)
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.QWEN2, config.num_hidden_layers)
+    for name, value in model.named_parameters():
+        writer.add_tensor(names.get_name(name, (".weight", ".bias")), value.detach().numpy().astype(np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def test_a_gguf_file_is_loaded(tmp_path: Path) -> None:
+    """The same logits as the model that was written: what llama.cpp serves can be trained."""
+    pytest.importorskip("gguf")
+    model = tiny_model(vocab_size=260)
+    write_gguf(tmp_path / "tiny.gguf", model)
+    policy = load_policy(ModelConfig(path=str(tmp_path / "tiny.gguf"), device="cpu"))
+    with torch.no_grad():
+        assert torch.allclose(policy.model(IDS).logits, model(IDS).logits, atol=1e-5)
+    assert policy.tokenizer.eos_token_id == 256
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [("", "model.path is not set"), ("here/is/nothing", "no model could be loaded"), ("x.gguf", "no model could be")],
+)
+def test_where_there_is_no_model_the_setting_is_named(path: str, said: str, monkeypatch: Any) -> None:
+    """A ConfigError with what was asked for and what would do, not a library's traceback."""
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(ConfigError, match=said) as caught:
+        load_policy(ModelConfig(path=path, device="cpu"))
+    assert "GGUF" in str(caught.value.hint) or ".gguf" in str(caught.value.hint)
+
+
+def test_a_device_that_is_not_there() -> None:
+    """The message names it; auto takes what is there."""
+    with pytest.raises(ConfigError, match="no device 'cuda:99'"):
+        find_device("cuda:99")
+    with pytest.raises(ConfigError, match="no device 'toaster'"):
+        find_device("toaster")
+    assert find_device("auto").type in {"cpu", "cuda"}
+
+
+# --- adapters ----------------------------------------------------------------------------------------------------
+
+
+def lora_learner(loss: LossConfig, **lora: Any) -> TorchLearner:
+    """A learner of an adapter."""
+    policy = policy_of(tiny_model(), ModelConfig(lora=LoraConfig(rank=4, **lora)), seed=3)
+    return TorchLearner(policy, TrainerConfig(lr=1e-2), loss)
+
+
+def test_an_adapter_alone_is_trained(tmp_path: Path) -> None:
+    """The base stays bit for bit; what travels is the adapter under its file's names; others load what is exported."""
+    import peft
+    from safetensors.torch import load_file
+
+    learner = lora_learner(LossConfig(kind="icepop"))
+    base = {n: v.detach().clone() for n, v in learner.policy.model.named_parameters() if "lora_" not in n}
+    before = {n: v.clone() for n, v in (learner.weights().tensors or {}).items()}
+    assert learner.step(eight_rows())["trainer/grad_norm"] > 0
+    weights = learner.weights()
+    assert weights.adapter and weights.tensors is not None and weights.version == 1
+    assert all("lora_" in name for name in weights.tensors)
+    assert any(not torch.equal(value, before[name]) for name, value in weights.tensors.items())
+    for name, value in learner.policy.model.named_parameters():
+        assert "lora_" in name or torch.equal(value, base[name])
+    learner.export(tmp_path)
+    file = load_file(tmp_path / "adapter_model.safetensors")
+    assert file.keys() == weights.tensors.keys()
+    other = peft.PeftModel.from_pretrained(tiny_model(), tmp_path)
+    with torch.no_grad():
+        assert torch.equal(other(IDS).logits, learner.policy.model(IDS).logits)
+
+
+def test_without_its_adapter_the_policy_is_the_reference() -> None:
+    """No second copy: at first the divergence is 0, after a step it is not, and the adapter is on again."""
+    learner = lora_learner(LossConfig(kind="icepop", kl=0.5))
+    assert learner.policy.reference is None
+    assert learner.step(eight_rows())["loss/reference_kl"] == pytest.approx(0, abs=1e-9)
+    assert learner.step(eight_rows())["loss/reference_kl"] > 1e-6
+    assert learner.version == 2 and learner.policy.trained
+
+
+def test_a_reference_model_stays_as_it_was() -> None:
+    """All weights are trained, the copy is frozen, and the divergence is measured against it."""
+    policy = policy_of(tiny_model(), ModelConfig(), reference=True)
+    learner = TorchLearner(policy, TrainerConfig(lr=1e-2), LossConfig(kind="icepop", kl=0.5))
+    frozen = {name: value.clone() for name, value in policy.reference.named_parameters()}
+    first, second = learner.step(eight_rows()), learner.step(eight_rows())
+    assert first["loss/reference_kl"] == pytest.approx(0, abs=1e-9) and second["loss/reference_kl"] > 1e-6
+    assert all(torch.equal(value, frozen[name]) for name, value in policy.reference.named_parameters())
+
+
+def test_a_divergence_without_a_reference_is_a_mistake_of_settings() -> None:
+    """It is named before a step is made."""
+    learner = TorchLearner(policy_of(tiny_model(), ModelConfig()), None, LossConfig(kl=0.5))
+    with pytest.raises(ConfigError, match="reference model"):
+        learner.step([make_row()])
+
+
+def test_an_adapter_for_layers_that_are_not_there() -> None:
+    """The setting is named."""
+    with pytest.raises(ConfigError, match="adapter does not fit"):
+        policy_of(tiny_model(), ModelConfig(lora=LoraConfig(target_modules=["no_proj"])))
+
+
+def test_an_adapter_with_checkpointing_has_the_same_gradient() -> None:
+    """Frozen inputs have no gradient of their own; layers are run again all the same."""
+    moved = []
+    for checkpointing in (False, True):
+        config = ModelConfig(lora=LoraConfig(rank=4), gradient_checkpointing=checkpointing)
+        learner = TorchLearner(policy_of(tiny_model().double(), config), TrainerConfig(lr=1e-2), LossConfig())
+        learner.step(eight_rows())
+        moved.append(learner.weights().tensors)
+    for name, value in moved[0].items():
+        assert torch.allclose(value, moved[1][name], rtol=0, atol=1e-12)
