@@ -29,7 +29,7 @@ from verifiers.clients.prompts import Prompts, count
 from verifiers.clients.rendering import renderer_of
 from verifiers.clients.tool_text import hermes_message
 from verifiers.clients.transport import Retry, Transport
-from verifiers.errors import ConfigError
+from verifiers.errors import ConfigError, EmptyModelResponseError
 from verifiers.types import Message, Response, SamplingArgs
 
 if TYPE_CHECKING:
@@ -107,6 +107,15 @@ class OpenAIChatCompletionsTokenClient(OpenAIChatCompletionsClient):
             timeout=options.get("timeout"),
         )
         return _as_chat(data, ids, bool(tools))
+
+    async def raise_from_native_response(self, response: Any) -> None:
+        """InvalidModelResponseError unless there is one choice. With the ids of what was sampled, a reply without text
+        is a reply: it is trained on like any other."""
+        try:
+            await super().raise_from_native_response(response)
+        except EmptyModelResponseError:
+            if not wire.the_choice(response).get("token_ids"):
+                raise
 
     async def from_native_response(self, response: Any) -> Response:
         """The reply; prompt ids that the engine may not have seen are marked as rebuilt."""

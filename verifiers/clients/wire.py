@@ -258,6 +258,7 @@ def tokens_of(data: Mapping[str, Any], choice: Mapping[str, Any]) -> ResponseTok
         prompt_ids=prompt_ids,
         completion_ids=completion_ids,
         completion_logprobs=values,
+        completion_versions=_versions(choice, len(completion_ids)),
         routed_experts=choice.get("routed_experts"),
     )
 
@@ -291,6 +292,17 @@ def _named_id(given: Any, token: Any) -> int | None:
     if isinstance(token, str) and token.startswith("token_id:") and token[9:].isdecimal():
         return int(token[9:])
     return None
+
+
+def _versions(choice: Mapping[str, Any], count: int) -> list[int] | None:
+    """The policy version of each token: in a list of our own server, in spans of vLLM's (`weight_versions`)."""
+    versions = choice.get("token_versions")
+    if versions is None and isinstance(spans := choice.get("weight_versions"), list):
+        labels = [(str(span.get("version")), span.get("start"), span.get("end")) for span in spans]
+        if not all(label.isdecimal() and isinstance(end, int) for label, _, end in labels):
+            return None  # weights that nobody named
+        versions = [int(label) for label, start, end in labels for _ in range(start, end)]
+    return versions if isinstance(versions, list) and len(versions) == count else None
 
 
 def _ids(value: Any) -> list[int]:

@@ -1,0 +1,125 @@
+"""`python -m verifiers.train.engines.serve FOLDER`: our engine as a server of its own.
+
+The first line on stdout is JSON, {"url": …, "model": …, "pid": …}, once it answers; or {"error": …, "hint": …} if it
+cannot start. With `--lifeline` it ends when its stdin is closed, and so with the process that started it, however that
+ends.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from verifiers.clients.local import TokenizerRenderer
+from verifiers.errors import ConfigError, Error, MissingExtraError
+from verifiers.train.engines.server import SamplerServer
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Serve until a signal, or until the life line is cut."""
+    options = _parser().parse_args(arguments)
+    if options.lifeline:
+        threading.Thread(target=_end_with_stdin, daemon=True).start()
+    try:
+        asyncio.run(_serve(options))
+    except Error as error:
+        _say({"error": str(error), "hint": error.hint})
+        return int(error.exit_code)
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m verifiers.train.engines.serve", description=__doc__)
+    add = parser.add_argument
+    add("folder", type=Path, help="a model and its tokenizer, as save_pretrained writes them")
+    add("--host", default="127.0.0.1")
+    add("--port", type=int, default=0, help="0 takes a free one")
+    add("--name", default="policy", help="of the model in requests")
+    add("--max-batch", type=int, default=64, help="sequences that are decoded together")
+    add("--max-context", type=int, default=4096, help="tokens of one sequence")
+    add("--dtype", default="auto", help="float32, bfloat16, float16, float64; auto takes the folder's")
+    add("--device", default="auto", help="auto takes a GPU if there is one")
+    add("--version", type=int, default=0, help="of the policy that the folder holds")
+    add("--seed", type=int, default=0, help="for requests without a seed")
+    add("--threads", type=int, default=None, help="of torch; it decides itself unless given")
+    add("--recompute-cache", action="store_true", help="after an update, for running requests")
+    add("--record-routes", action="store_true", help="report the experts of each token")
+    add("--lifeline", action="store_true", help="end when stdin is closed")
+    return parser
+
+
+async def _serve(options: argparse.Namespace) -> None:
+    try:
+        import torch
+        import transformers
+    except ImportError:
+        raise MissingExtraError("train", "the engine") from None
+    from verifiers.train.engines.torch_engine import TorchEngine
+
+    if options.threads is not None:
+        torch.set_num_threads(options.threads)
+    transformers.utils.logging.disable_progress_bar()
+    model, tokenizer = _loaded(options, transformers)
+    engine = TorchEngine(
+        model,
+        max_batch=options.max_batch,
+        max_context=options.max_context,
+        name=options.name,
+        decode=tokenizer.decode,
+        device=_device(options.device, torch),
+        version=options.version,
+        seed=options.seed,
+        recompute_cache=options.recompute_cache,
+        record_routes=options.record_routes,
+    )
+    server = SamplerServer(engine, TokenizerRenderer(tokenizer, engine.info().context), name=options.name)
+    url = await server.start(options.host, options.port)
+    ended = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, ended.set)
+    _say({"url": url, "model": options.name, "pid": os.getpid()})
+    await ended.wait()
+    await server.stop()
+    await engine.close()
+
+
+def _loaded(options: argparse.Namespace, transformers: Any) -> tuple[Any, Any]:
+    if not options.folder.is_dir():
+        raise ConfigError(f"there is no folder {options.folder}", hint="Name one that save_pretrained wrote.")
+    try:
+        model = transformers.AutoModelForCausalLM.from_pretrained(options.folder, dtype=options.dtype)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(options.folder)
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"the model in {options.folder} does not load: {error}", hint="Save model and tokenizer into it."
+        ) from error
+    return model, tokenizer
+
+
+def _device(wanted: str, torch: Any) -> str:
+    if wanted != "auto":
+        return wanted
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def _say(line: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(line) + "\n")
+    sys.stdout.flush()
+
+
+def _end_with_stdin() -> None:
+    while sys.stdin.buffer.read(1024):
+        pass
+    os._exit(0)  # whoever asked is gone: nobody waits for what runs
+
+
+if __name__ == "__main__":
+    sys.exit(main())
