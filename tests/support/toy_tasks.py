@@ -1,0 +1,116 @@
+"""Toy environments that a tiny model learns by GRPO from random weights, in some forty updates of a minute's CPU.
+
+    folder = save_toy(tmp_path / "model")    # a model of `tiny_model` that hears its prompt, and a short template
+    env = single_turn()                      # "A", "a" or "0": write four capitals, small letters, other characters
+
+A random model of bytes hits a class of characters one time in ten, so that every group of rollouts has differences to
+learn from, and it has to read the prompt, since the classes share no character. When to stop is not learned: one token
+in 259 is too rare to be found in so few updates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import verifiers as vf
+
+LENGTH = 4
+"""Characters of a right reply, and tokens that it may have: it is always cut off (`advantage.overlong = "keep"`)."""
+
+CLASSES: dict[str, Callable[[str], bool]] = {
+    "A": lambda character: "A" <= character <= "Z",
+    "a": lambda character: "a" <= character <= "z",
+    "0": lambda character: "!" <= character <= "@" or "[" <= character <= "`" or "{" <= character <= "~",
+}
+
+CALLS = {name: f'<tool_call>\n{{"name": "look", "arguments": {{"at": "{name}"}}}}\n</tool_call>' for name in "pqrs"}
+"""The only tool calls that `save_toy`'s tokenizer has as one token each, which ends the turn; others take some forty bytes."""
+
+PLACES = {"p": "A", "q": "a", "r": "A", "s": "a"}
+"""What is found where."""
+
+TEMPLATE = """\
+{%- for tool in tools or [] %}{{ tool.function.name }} {% endfor -%}
+{%- for message in messages %}<|im_start|>{{ message.role[0] }}{{ message.content or '' }}
+{%- for call in message.tool_calls or [] %}<tool_call>
+{{ {'name': call.function.name, 'arguments': call.function.arguments} | tojson }}
+</tool_call>{% endfor %}<|im_end|>{% endfor %}
+{%- if add_generation_prompt %}<|im_start|>a{% endif %}"""
+"""As short as a template with tools can be: a token a byte makes long prompts."""
+
+
+def score(reply: str, wanted: str) -> float:
+    """Share of the four characters that are of the class."""
+    return sum(map(CLASSES[wanted], reply)) / LENGTH
+
+
+def save_toy(folder: Path, kind: str = "qwen2", seed: int = 0, **changes: Any) -> Path:
+    """Model and tokenizer as files. Weights are wide enough for the prompt to be heard through two random layers."""
+    from tokenizers import AddedToken
+
+    from tests.support.tiny_model import END, tiny_model, tiny_tokenizer
+
+    tokenizer = tiny_tokenizer(TEMPLATE)
+    tokenizer.add_tokens([AddedToken(call, normalized=False) for call in CALLS.values()])
+    shape = {"vocab_size": len(tokenizer), "initializer_range": 0.1}
+    model = tiny_model(kind, seed, **{**shape, **changes})
+    model.generation_config.eos_token_id = [END, *tokenizer.convert_tokens_to_ids(list(CALLS.values()))]
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def single_turn() -> vf.SingleTurnEnv:
+    """The prompt names a class; the reply is to have four characters of it."""
+    rows = [{"question": name, "answer": name} for name in CLASSES]
+
+    def of_class(completion: Any, answer: str) -> float:
+        return score(completion[-1]["content"] or "", answer)
+
+    return vf.SingleTurnEnv(dataset=rows, rubric=vf.Rubric([of_class]))
+
+
+def tool_use() -> vf.ToolEnv:
+    """The prompt names a place; what is to be written is found by looking there.
+
+    A reply without a look is worth nothing, a look in another place a tenth, in the right one a quarter; what is
+    written after it earns the rest.
+    """
+    rows = [{"question": place, "answer": place} for place in PLACES]
+
+    def look(at: str) -> str:
+        """What is at a place."""
+        return PLACES.get(at, "0")
+
+    def found(completion: Any, answer: str) -> float:
+        calls = completion[0].get("tool_calls") or []
+        if not calls:
+            return 0.0
+        if calls[0]["arguments"] != f'{{"at": "{answer}"}}':
+            return 0.1
+        return 0.25 + 0.75 * score(completion[-1]["content"] or "", PLACES[answer])
+
+    return vf.ToolEnv(tools=[look], dataset=rows, rubric=vf.Rubric([found]), max_turns=2)
+
+
+class CompactedEnv(vf.MultiTurnEnv):
+    """Several classes in turn; each prompt is the number of the turn and its class, without what came before."""
+
+    async def get_prompt_messages(self, state: vf.State) -> vf.Messages:
+        """The present request alone, so that every turn begins a row."""
+        turn = len(state["trajectory"])
+        return [vf.UserMessage(f"{turn}{state['answer'][turn]}")]
+
+
+def compacted() -> CompactedEnv:
+    """Two turns with nothing in common: each rollout gives two rows."""
+    pairs = ["Aa", "aA", "0A", "A0", "a0", "0a"]
+    rows = [{"question": f"0{pair[0]}", "answer": pair} for pair in pairs]
+
+    def of_classes(state: vf.State, answer: str) -> float:
+        replies = [step["completion"][-1]["content"] or "" for step in state["trajectory"]]
+        return sum(map(score, replies, answer)) / len(answer)
+
+    return CompactedEnv(dataset=rows, rubric=vf.Rubric([of_classes]), max_turns=2)
