@@ -26,7 +26,7 @@ CLASSES: dict[str, Callable[[str], bool]] = {
 }
 
 CALLS = {name: f'<tool_call>\n{{"name": "look", "arguments": {{"at": "{name}"}}}}\n</tool_call>' for name in "pqrs"}
-"""The only tool calls that `save_toy`'s tokenizer has as one token each, which ends the turn; others take some forty bytes."""
+"""Tool calls that `save_toy`'s tokenizer has as one token each, which ends the turn. Others take some forty bytes."""
 
 PLACES = {"p": "A", "q": "a", "r": "A", "s": "a"}
 """What is found where."""
