@@ -27,6 +27,7 @@
     │       ├── SandboxNotReadyError
     │       └── BrowserSandboxError
     ├── EnvironmentCodeError            an environment's own code raised
+    ├── InvalidTaskError                an environment declares that a task is unfit
     ├── RewardError                     a reward function raised or returned something that is no number
     │   └── UnsavedStateError               scoring a saved rollout again needs state that was not saved
     ├── GraderError                     a grader could not reach a verdict (time-out, unreadable gold, crash)
@@ -312,6 +313,17 @@ class EnvironmentCodeError(Error):
     kind = "environment"
     attribution = "author"
     hint = "See the cause and its traceback in the run's log: the environment's own code raised."
+
+
+class InvalidTaskError(Error):
+    """For environments to raise: this task can not be played or scored by anybody, so it counts for nothing.
+
+    Its rollout has the outcome `invalid_task`, is in no mean, and training asks for the task never again.
+    """
+
+    kind = "invalid_task"
+    attribution: ClassVar[Attribution] = "author"
+    hint = "Take the task out of the data set."
 
 
 class RewardError(Error):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from verifiers.error_text import error_record
+from verifiers.errors import InvalidTaskError
 from verifiers.rollouts.plan import PlannedRollout
 from verifiers.scopes import Scope, Spending
 from verifiers.types import Outcome, RolloutOutput, State
@@ -27,7 +28,7 @@ def keys_of_environment(state: State) -> list[str]:
 def outcome_of(state: State) -> Outcome:
     """How a rollout ended. The engine says on the state if it failed before it was scored."""
     if state.get("failed"):
-        return Outcome.FAILED
+        return Outcome.INVALID_TASK if isinstance(state.get("error"), InvalidTaskError) else Outcome.FAILED
     if state.get("reward") is None:
         return Outcome.UNSCORED
     return Outcome.TRUNCATED if state.get("is_truncated") else Outcome.OK

@@ -64,6 +64,7 @@ class GroupFlow:
         self._config = config
         self._sampling = sampling
         self._pace = Pace(config.groups_per_batch, config.max_lag, config.oversample)
+        self._starved = False
         self._on_arrival = on_arrival
         self._asks: dict[str, asyncio.Queue[Ask]] = {one.name: asyncio.Queue() for one in sources}
         self._told: Counter[Fate] = Counter()
@@ -80,7 +81,11 @@ class GroupFlow:
     def cut(self, version: int) -> Batch | None:
         """The batch to be trained at that version, None while there is not enough for one."""
         batch = self.buffer.cut(version)
-        if batch is not None:
+        if batch is None:
+            self._starved = True
+        else:
+            self._pace.adapt(starved=self._starved, ready=len(self.buffer.ready))
+            self._starved = False
             self.curriculum.settle()
         return batch
 
@@ -140,6 +145,7 @@ class GroupFlow:
             **{f"groups/{fate}": float(count) for fate, count in fates.items()},
             "groups/in_flight": float(len(self.buffer.in_flight)),
             "groups/ready": float(len(self.buffer.ready)),
+            "lag/lead": float(self._pace.lead),
             "rows/stale": float(self.buffer.take_stale_rows()),
             **self.curriculum.figures(),
         }
