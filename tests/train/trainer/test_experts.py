@@ -9,11 +9,11 @@ torch = pytest.importorskip("torch")
 
 from tests.support.tiny_model import tiny_model  # noqa: E402
 from tests.train.trainer.rows_for_tests import eight_rows, make_row  # noqa: E402
+from verifiers.clients.routes import pack_routes  # noqa: E402
 from verifiers.errors import ConfigError, EvidenceError  # noqa: E402
 from verifiers.train.config import LossConfig, ModelConfig, TrainerConfig  # noqa: E402
 from verifiers.train.models import policy_of  # noqa: E402
 from verifiers.train.routers import Routers, _gates_like  # noqa: E402
-from verifiers.train.routes import encode_routes  # noqa: E402
 from verifiers.train.rows import Row  # noqa: E402
 from verifiers.train.trainer import TorchLearner  # noqa: E402
 
@@ -61,7 +61,7 @@ def flipped_row(model: Any, seed: int) -> Row:
     row.logprobs = [
         float(logprobs[at - 1, token]) if row.mask[at] else 0.0 for at, token in enumerate(row.tokens)
     ]
-    row.routed_experts = [encode_routes(routes.numpy()[:-1])]
+    row.routed_experts = [pack_routes(routes.numpy()[:-1])]
     return row
 
 
@@ -119,7 +119,7 @@ def test_reports_may_count_all_layers_or_those_with_experts() -> None:
 
 def test_routes_need_a_model_with_routers() -> None:
     """A dense model with such rows was loaded by mistake; a switch says if it was not."""
-    row = make_row(routed_experts=[encode_routes(torch.zeros(4, 2, 2).long().numpy())])
+    row = make_row(routed_experts=[pack_routes(torch.zeros(4, 2, 2).long().numpy())])
     learner = TorchLearner(policy_of(tiny_model(), ModelConfig()), None, LossConfig())
     with pytest.raises(ConfigError, match="no routers"):
         learner.step([row])

@@ -5,9 +5,10 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from tests.train.trainer.rows_for_tests import as_numpy, eight_rows, make_row
+from verifiers.clients.routes import pack_routes
 from verifiers.errors import EvidenceError
 from verifiers.train.packing import MicroBatch, nothing, pack, pad
-from verifiers.train.routes import decode_routes, encode_routes, routes_of
+from verifiers.train.routes import routes_of
 
 LENGTHS = st.lists(st.integers(2, 40), max_size=30)
 
@@ -85,7 +86,7 @@ def test_routes_of_turns_are_laid_over_each_other() -> None:
     """Each turn reports from `start` on; the first report of a token counts, the last token has none."""
     first = np.arange(12).reshape(3, 2, 2) % 4
     second = np.full((4, 2, 2), 7)
-    row = make_row(8, 2, routed_experts=[encode_routes(first), encode_routes(second, start=2)])
+    row = make_row(8, 2, routed_experts=[pack_routes(first), {**(pack_routes(second) or {}), "start": 2}])
     routes = routes_of(row)
     assert routes is not None and routes[:3].tolist() == first.tolist()
     assert (routes[3:6] == 7).all() and (routes[6:] == -1).all()
@@ -94,23 +95,24 @@ def test_routes_of_turns_are_laid_over_each_other() -> None:
     assert micro.routes[0, :8].tolist() == routes.tolist() and (micro.routes[0, 8:] == -1).all()
 
 
-def test_routes_come_as_lists_or_bytes() -> None:
-    """Nested lists, lists with a start, and base64 of small integers say the same."""
-    experts = [[[1, 2]], [[3, 0]]]
-    wide = np.array(experts) + 300
-    assert decode_routes(experts)[1].tolist() == experts
-    assert decode_routes({"data": experts, "start": 4})[0] == 4
-    assert decode_routes(encode_routes(wide))[1].tolist() == wide.tolist()
+def test_routes_come_as_lists_arrays_or_bytes() -> None:
+    """They say the same; rows without any have none."""
+    experts = np.array([[[1, 2]], [[300, 0]]])
+    for report in (experts, experts.tolist(), pack_routes(experts)):
+        routes = routes_of(make_row(4, 2, routed_experts=[report]))
+        assert routes is not None and routes[:2].tolist() == experts.tolist()
+    assert routes_of(make_row()) is None and routes_of(make_row(routed_experts=[])) is None
 
 
 @pytest.mark.parametrize(
     ("report", "said"),
     [
-        ({"data": "%%", "dtype": "uint8", "shape": [1, 1, 1]}, "cannot be read"),
-        ({"start": 0}, "cannot be read"),
+        ({"data": "%%", "dtype": "int16", "shape": [1, 1, 1]}, "no routes of experts"),
+        ({"start": 0}, "no routes of experts"),
         ([[1, 2]], "not \\[tokens, layers, k\\]"),
         ([[[1]]] * 9, "from token 0 on"),
     ],
+    ids=["no base64", "no data", "two axes", "too long"],
 )
 def test_what_is_no_report_of_routes(report: object, said: str) -> None:
     """An EvidenceError says so: wrong routes would train the wrong experts."""
