@@ -67,7 +67,9 @@ class ModelConfig(Section):
     """A folder in Hugging Face's layout, a name there, or a GGUF file."""
     dtype: Literal["float32", "bfloat16", "float16", "float64"] = "float32"
     """Of the weights that are trained. Mixed precision is `trainer.autocast`."""
-    attention: Literal["auto", "sdpa", "eager", "flash_attention_2"] = "auto"
+    attention: Literal["auto", "sdpa", "eager", "segments", "flash_attention_2"] = "auto"
+    """How packed rows are kept apart: by a mask (sdpa, eager), row by row (segments), or in one kernel, of the package
+    flash-attn. "auto" takes sdpa on a CPU and the last that there is on a GPU."""
     gradient_checkpointing: bool = False
     lora: LoraConfig | None = None
     device: str = "auto"

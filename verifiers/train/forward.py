@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from verifiers.train import attention
 from verifiers.train.losses.logprobs import token_logprobs
 from verifiers.train.packing import MicroBatch
 
@@ -37,6 +38,8 @@ class Tensors:
     sampler_logprobs: Any
     advantages: Any
     weights: Any
+    lengths: list[int]
+    """Of the rows of a single sequence and the padding behind them; empty where each row has a sequence of its own."""
     routes: Any = None
 
 
@@ -58,8 +61,17 @@ def on_device(micro: MicroBatch, device: Any) -> Tensors:
         sampler_logprobs=of_sampled(micro.logprobs),
         advantages=of_sampled(micro.advantages),
         weights=of_sampled(micro.weights),
+        lengths=_lengths(micro),
         routes=None if micro.routes is None else _flat_routes(micro.routes, device),
     )
+
+
+def _lengths(micro: MicroBatch) -> list[int]:
+    if micro.isolated or len(micro.tokens) > 1:
+        return []
+    begins = np.flatnonzero(micro.positions[0] == 0)
+    lengths: list[int] = np.diff(begins, append=micro.tokens.shape[1]).tolist()
+    return lengths
 
 
 def _flat_routes(routes: Any, device: Any) -> Any:
@@ -72,17 +84,19 @@ class SampledHead:
     def __init__(self, model: Any) -> None:
         self.model = model
         self._at: Any = None
+        self._by_segments = model.config._attn_implementation == attention.NAME
         model.get_output_embeddings().register_forward_pre_hook(self._select)
 
     def logprobs(self, tensors: Tensors, *, entropy_gradient: bool = False) -> tuple[Any, Any]:
         """[N] logprobs at each row's temperature, and [N] entropies in nats; float32, or float64 for such a model.
 
-        Rows do not see each other: transformers makes the mask (or the segments of a varlen kernel) from positions
-        that start again.
+        Rows do not see each other: transformers makes the mask (or the segments of flash-attn) from positions that
+        start again; attention by segments is told their lengths.
         """
         self._at = tensors.at
+        options = {"segment_lengths": tensors.lengths or None} if self._by_segments else {}
         try:
-            output = self.model(input_ids=tensors.tokens, position_ids=tensors.positions, use_cache=False)
+            output = self.model(input_ids=tensors.tokens, position_ids=tensors.positions, use_cache=False, **options)
         finally:
             self._at = None
         targets = tensors.tokens.view(-1)[tensors.at]

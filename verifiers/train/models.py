@@ -17,11 +17,13 @@ from typing import Any
 
 from verifiers.errors import ConfigError, MissingExtraError
 from verifiers.train.config import ModelConfig
-from verifiers.train.routers import Routers
 
 try:
     import torch
     import transformers
+
+    from verifiers.train import attention
+    from verifiers.train.routers import Routers
 except ImportError as error:
     raise MissingExtraError("train", "Training") from error
 
@@ -76,6 +78,7 @@ def load_policy(config: ModelConfig, *, reference: bool = False, device: str | N
     on such a device.
     """
     where = find_device(device or config.device)
+    attention.register()
     options = {"dtype": getattr(torch, config.dtype), "attn_implementation": _attention(config, where)}
     source, files = _source(config.path)
     try:
@@ -126,8 +129,10 @@ def _attention(config: ModelConfig, device: Any) -> str:
         return config.attention
     from transformers.utils import is_flash_attn_2_available
 
+    if device.type != "cuda":
+        return "sdpa"
     half = config.dtype in {"bfloat16", "float16"}
-    return "flash_attention_2" if device.type == "cuda" and half and is_flash_attn_2_available() else "sdpa"
+    return "flash_attention_2" if half and is_flash_attn_2_available() else attention.NAME
 
 
 def _source(path: str) -> tuple[str, dict[str, str]]:

@@ -204,8 +204,8 @@ class TorchLearner:
         if not self.config.packing:
             packed = pad(rows, budget, parts=world)
         else:
-            varlen = self.policy.model.config._attn_implementation.startswith("flash")
-            packed = pack(rows, budget, parts=world, width=budget if varlen else None)
+            masked = self.policy.model.config._attn_implementation in ("sdpa", "eager")
+            packed = pack(rows, budget, parts=world, width=None if masked else budget)
         batches = sorted(packed.batches, key=lambda micro: -micro.tokens.size)
         batches += [nothing()] * (-len(batches) % world)
         aux = float(sum(len(row.tokens) for row in rows) * len(self.policy.routers))

@@ -8,12 +8,15 @@ torch = pytest.importorskip("torch")
 
 from tests.support.tiny_model import tiny_model  # noqa: E402
 from tests.train.trainer.rows_for_tests import eight_rows, make_row  # noqa: E402
+from verifiers.errors import ConfigError  # noqa: E402
+from verifiers.train.attention import attend, register  # noqa: E402
 from verifiers.train.config import LossConfig, ModelConfig, TrainerConfig  # noqa: E402
 from verifiers.train.models import policy_of  # noqa: E402
 from verifiers.train.trainer import TorchLearner  # noqa: E402
 
 pytestmark = pytest.mark.train
 
+register()
 LOSS = LossConfig(kind="icepop", kl=0.1, entropy=0.01)
 
 
@@ -71,9 +74,10 @@ def test_gradient_checkpointing_changes_nothing() -> None:
     assert_equal(plain, {"gradient": gradient, "figures": figures})
 
 
-@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("attention", ["sdpa", "eager", "segments"])
 def test_packed_rows_do_not_see_each_other(attention: str) -> None:
     """Another neighbour in the sequence leaves a row's gradient as it was."""
+
     def gradient(neighbour: int) -> Any:
         model = tiny_model(attn_implementation=attention).double()
         still = make_row(12, 4, neighbour, advantages=[0.0] * 12)
@@ -87,3 +91,24 @@ def test_packed_rows_do_not_see_each_other(attention: str) -> None:
         return learner.policy.model.lm_head.weight.detach()
 
     assert torch.allclose(gradient(7), gradient(8), rtol=0, atol=1e-12)
+
+
+WAYS: dict[str, Any] = {"packed": {}, "padded": {"packing": False}, "small": {"tokens_per_microbatch": 70}}
+SLIDING = {"sliding_window": 6, "use_sliding_window": True, "layer_types": ["sliding_attention", "full_attention"]}
+
+
+@pytest.mark.parametrize("shape", [{}, SLIDING], ids=["full", "sliding"])
+@pytest.mark.parametrize("trainer", WAYS.values(), ids=WAYS)
+def test_attention_by_segments_is_attention_under_a_mask(shape: dict[str, Any], trainer: dict[str, Any]) -> None:
+    """The same gradient, also where tokens see the last few alone."""
+    masked = update_of({}, {**shape, "attn_implementation": "eager"})
+    by_segments = update_of(trainer, {**shape, "attn_implementation": "segments"})
+    assert_equal(masked, by_segments)
+
+
+def test_attention_by_segments_refuses_what_it_does_not_know() -> None:
+    """Soft caps and sinks change the scores: without them the policy would be another one."""
+    empty = torch.zeros(1, 1, 2, 4)
+    for name in ("softcap", "s_aux"):
+        with pytest.raises(ConfigError, match="Identity"):
+            attend(torch.nn.Identity(), empty, empty, empty, None, **{name: 1.0})
