@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
+import time
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -163,3 +167,65 @@ def test_a_run_trains_and_leaves_everything_in_its_folder(workplace: Path, capsy
     assert "other than before: loop.steps: 4 → 6" in capsys.readouterr().err
     again = [row["step"] for row in lines(folder / "metrics.jsonl") if "batch/groups" in row]
     assert again == [1, 2, 3, 4, 5, 6]
+
+
+def started(workplace: Path, *settings: str) -> subprocess.Popen[str]:
+    """The command in a process of its own."""
+    line = [sys.executable, "-m", "verifiers.cli.train", *TINY, *settings]
+    return subprocess.Popen(line, cwd=workplace, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def wait_for(path: Path, steps: int) -> None:
+    """Until the metrics hold so many lines."""
+    end = time.monotonic() + 90
+    while not path.exists() or path.read_bytes().count(b"\n") < steps:
+        assert time.monotonic() < end, "no step was made"
+        time.sleep(0.05)
+
+
+@pytest.mark.train
+@pytest.mark.slow
+def test_an_interrupted_run_goes_on(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Ctrl-C ends it after a step, with a checkpoint and the command that continues; no step is made twice."""
+    process = started(workplace, "loop.steps=500", "checkpoint.every=200")
+    wait_for(workplace / "run" / "metrics.jsonl", 3)
+    process.send_signal(signal.SIGINT)
+    _, shown = process.communicate(timeout=90)
+    assert process.returncode == ExitCode.INTERRUPTED
+    assert "stopping after this step" in shown and "continue with: vf-train --resume run" in shown
+    record = json.loads((workplace / "run" / "run.json").read_text())
+    done = record["sessions"][0]["step"]
+    assert record["sessions"][0]["how"] == "stopped" and 0 < done < 500
+    assert run(["--resume", "run", f"loop.steps={done + 2}"]) == ExitCode.OK
+    steps = [row["step"] for row in lines(workplace / "run" / "metrics.jsonl") if "batch/groups" in row]
+    assert steps == list(range(1, done + 3))
+    assert json.loads((workplace / "run" / "run.json").read_text())["sessions"][1]["from_step"] == done
+
+
+@pytest.mark.train
+@pytest.mark.slow
+def test_a_killed_run_goes_on_from_its_checkpoint(workplace: Path) -> None:
+    """What came after the checkpoint is made again, once."""
+    process = started(workplace, "loop.steps=500", "checkpoint.every=3")
+    wait_for(workplace / "run" / "metrics.jsonl", 6)
+    process.kill()
+    process.communicate(timeout=90)
+    assert run(["--resume", "run", "loop.steps=500", "loop.steps=12"]) == ExitCode.OK
+    steps = [row["step"] for row in lines(workplace / "run" / "metrics.jsonl") if "batch/groups" in row]
+    assert steps == list(range(1, steps[-1] + 1)) and steps[-1] >= 12
+    assert json.loads((workplace / "run" / "run.json").read_text())["sessions"][1]["from_step"] % 3 == 0
+
+
+@pytest.mark.train
+@pytest.mark.slow
+def test_workers_play_and_several_processes_train(workplace: Path) -> None:
+    """An environment in a worker reaches the policy over HTTP, with exact evidence; torchrun's others follow."""
+    line = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "verifiers.cli.train", *TINY]
+    settings = ["loop.steps=2", "env.0.workers=1", "eval=none", "model.device=cpu"]
+    done = subprocess.run([*line, *settings], cwd=workplace, capture_output=True, text=True, timeout=110)
+    assert done.returncode == 0, done.stderr
+    steps = lines(workplace / "run" / "metrics.jsonl")
+    assert [row["version"] for row in steps] == [1, 2]
+    assert sum(row.get("outcomes/truncated", 0) + row.get("outcomes/ok", 0) for row in steps) >= 32
+    assert not [name for row in steps for name in row if name.startswith("errors/")]
+    assert done.stdout.count("model: run/model") == 1

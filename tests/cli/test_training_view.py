@@ -16,6 +16,7 @@ from verifiers.train.report import StepReport
 FIGURES = {
     "batch/groups": 8.0,
     "reward/mean": 0.5,
+    "reward/std": 0.1,
     "reward/sums": 0.25,
     "reward/words": 0.75,
     "lag/mean": 1.25,

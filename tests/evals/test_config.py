@@ -306,7 +306,7 @@ def test_a_registered_model_brings_its_endpoint(workspace, make_environment):
             {"model": "local", "api_base_url": "http://localhost:1/v1"},
             "embedded model, which has no base URL",
         ),
-        ({"model": "local:/none.gguf"}, "no model file /none.gguf"),
+        ({"model": "local:/none.gguf"}, "no model /none.gguf"),
         ({"model": "m", "api_base_url": "http://localhost:1/v1", "api_client_type": "odd"}, "client_type"),
     ],
 )

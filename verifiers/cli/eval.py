@@ -62,7 +62,7 @@ class EvalFlags:
     # which model
     model: Annotated[
         str | None,
-        _flag("-m", MODEL, "Model or endpoint id; local[:PATH] is the embedded model (a GGUF file)."),
+        _flag("-m", MODEL, "Model or endpoint id; local[:PATH] is the embedded model: a GGUF file, or a folder."),
     ] = None
     api_base_url: Annotated[
         str | None, _flag("-b", MODEL, "Base URL of the endpoint, usually ending in /v1.")

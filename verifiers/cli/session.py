@@ -52,6 +52,8 @@ logger = logging.getLogger(__name__)
 TICK_SECONDS = 0.25
 HEARTBEAT_SECONDS = 30.0
 EMBEDDED_SLOTS = 4
+FOLDER_SLOTS = 32
+"""Our own engine decodes many sequences for little more than one."""
 
 
 def dry_run(evaluations: Sequence[Evaluation], output: Output) -> ExitCode:
@@ -236,11 +238,8 @@ class Session:
     async def _embedded(self, config: EvalConfig, servers: ExitStack) -> EmbeddedServer:
         name = config.endpoint_id or EMBEDDED
         if name not in self._servers:
-            slots = (
-                min(EMBEDDED_SLOTS, config.max_concurrent) if config.max_concurrent > 0 else EMBEDDED_SLOTS
-            )
             path = name.partition(":")[2] or None
-            server = EmbeddedServer(path, slots=slots, progress=_fetching(self.output))
+            server = EmbeddedServer(path, slots=_slots(path, config.max_concurrent), progress=_fetching(self.output))
             await asyncio.to_thread(server.start)
             servers.callback(server.stop)
             self._servers[name] = server
@@ -359,6 +358,12 @@ def without_resume(arguments: Sequence[str]) -> list[str]:
             skip = False
             kept.append(argument)
     return kept
+
+
+def _slots(path: str | None, max_concurrent: int) -> int:
+    """Requests that the model of this process answers at once."""
+    most = FOLDER_SLOTS if path is not None and Path(path).is_dir() else EMBEDDED_SLOTS
+    return min(most, max_concurrent) if max_concurrent > 0 else most
 
 
 def _fetching(output: Output) -> Callable[[int, int], None]:

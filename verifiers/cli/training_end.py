@@ -18,7 +18,7 @@ from verifiers.train.plan import counted
 from verifiers.train.run_folder import CURVE, METRICS, MODEL, RunFolder
 
 WINDOW = 10
-"""Steps that the table's first and last figures are means of."""
+"""Steps that the table's first and last figures are means of, at most; in short runs they are the two halves."""
 
 ROWS = (
     ("reward", "reward/mean", "{:.3f}"),
@@ -47,7 +47,8 @@ def finish(config: TrainConfig, folder: RunFolder, learner: Exporting, seconds: 
     (folder / CURVE).write_text(curve(everything, f"{Path(config.model.path).name} on {names}"), encoding="utf-8")
     table = changes(rows) + evaluated(everything)
     output.result()
-    output.table(["", f"first {min(WINDOW, len(rows))}", f"last {min(WINDOW, len(rows))}"], table)
+    window = _window(rows)
+    output.table(["", f"first {window}", f"last {window}"], table)
     output.result()
     sampled = sum(row.get("tokens/sampled", 0.0) for row in rows)
     output.result(f"{len(rows)} steps, {counted(sampled)} tokens sampled, {clock(seconds)}")
@@ -80,7 +81,8 @@ def write_model(learner: Exporting, folder: RunFolder) -> Path:
 
 def changes(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     """For each figure its mean over the first and over the last steps."""
-    first, last = rows[:WINDOW], rows[-WINDOW:]
+    window = _window(rows)
+    first, last = rows[:window], rows[-window:]
     table = []
     for label, name, form in ROWS:
         ends = [_mean(part, name) for part in (first, last)]
@@ -97,6 +99,10 @@ def evaluated(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
             values = [row[name] for row in rows if name in row]
             table.append([name.removesuffix("/reward"), f"{values[0]:.3f}", f"{values[-1]:.3f}"])
     return table
+
+
+def _window(rows: Sequence[Mapping[str, Any]]) -> int:
+    return min(WINDOW, max(1, len(rows) // 2))
 
 
 def _mean(rows: Sequence[Mapping[str, Any]], name: str) -> float | None:

@@ -101,7 +101,7 @@ def _text(figures: Mapping[str, float], form: str, *names: str) -> str:
 
 def _by_environment(figures: Mapping[str, float]) -> str:
     rewards = {name.removeprefix("reward/"): value for name, value in figures.items() if name.startswith("reward/")}
-    mean = rewards.pop("mean", None)
+    mean, _ = rewards.pop("mean", None), rewards.pop("std", None)
     if mean is None:
         return ""
     each = ", ".join(f"{name} {value:.3f}" for name, value in rewards.items()) if len(rewards) > 1 else ""

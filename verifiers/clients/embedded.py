@@ -6,7 +6,8 @@
 
 The server runs in a process of its own on a free loopback port: a crash of llama.cpp does not end the evaluation, and
 the process never outlives this one, not even one that was killed. It needs the extra `local`. Any GGUF file can be
-served instead: `EmbeddedServer("/path/model.gguf")`.
+served instead: `EmbeddedServer("/path/model.gguf")`; and a folder in Hugging Face's layout, as `vf-train` writes it,
+by this package's own engine, which needs the extra `train`.
 """
 
 from __future__ import annotations
@@ -35,6 +36,9 @@ if TYPE_CHECKING:
 __all__ = ["EmbeddedServer", "cache_dir", "fetch_model"]
 
 PROGRAM = Path(__file__).with_name("embedded_process.py")
+ENGINE = "verifiers.train.engines.serve"
+"""What serves folders: a program of this package, started by its name, since nothing here knows of training."""
+
 KEY_VAR = "VF_LOCAL_API_KEY"
 """Never set: the server asks for no key, and the user's real one is not sent to it."""
 
@@ -104,24 +108,41 @@ class EmbeddedServer:
         """
         if self._process is not None:
             return self
-        if importlib.util.find_spec("xllamacpp") is None:
-            raise MissingExtraError("local", "the embedded model")
-        path = self._path or fetch_model(self._progress)
-        if not path.is_file():
-            raise ConfigError(
-                f"there is no model file {path}", hint="Give the path of a GGUF file: -m local:PATH."
-            )
-        self.model = path.name.removesuffix(".gguf").partition(".Q")[0]
+        if self._path is not None and self._path.is_dir():
+            path, command = self._path, self._serving(self._path)
+        else:
+            path, command = self._file(), [sys.executable, "-P", str(PROGRAM)]
         # Without a name, so that nothing is left when this process is killed; open until `stop`.
         self._log = tempfile.TemporaryFile()  # noqa: SIM115
         atexit.register(self.stop)
         try:
-            self._process = _spawn(self._log)
+            self._process = _spawn(command, self._log)
             self._base_url = self._handshake(path, timeout) + "/v1"
         except BaseException:  # whatever happened, Ctrl-C included, no server stays behind
             self.stop()
             raise
         return self
+
+    def _file(self) -> Path:
+        if importlib.util.find_spec("xllamacpp") is None:
+            raise MissingExtraError("local", "the embedded model")
+        path = self._path or fetch_model(self._progress)
+        if not path.is_file():
+            raise ConfigError(
+                f"there is no model {path}", hint="Give the path of a GGUF file or of a model's folder: -m local:PATH."
+            )
+        self.model = path.name.removesuffix(".gguf").partition(".Q")[0]
+        return path
+
+    def _serving(self, folder: Path) -> list[str]:
+        """The command that serves a folder. It reads the life line as the other program does."""
+        if importlib.util.find_spec("torch") is None or importlib.util.find_spec("transformers") is None:
+            raise MissingExtraError("train", "serving a model's folder")
+        self.model = folder.resolve().name
+        settings = {"name": self.model, "max-batch": self._settings["slots"], "threads": self._settings["threads"]}
+        settings["max-context"] = self._settings["context"]
+        options = [f"--{name}={value}" for name, value in settings.items()]
+        return [sys.executable, "-P", "-m", ENGINE, str(folder), "--lifeline", *options]
 
     def stop(self) -> None:
         """End the server. Requests in flight break."""
@@ -177,11 +198,12 @@ class EmbeddedServer:
         errors = [line.partition(" E ")[2].strip() for line in said.splitlines() if " E " in line]
         return EndpointUnavailableError(
             f"the embedded model's server did not start: {'; '.join(errors[:2]) or reason}",
-            hint="Check that the file is a GGUF model that fits into memory, or use an endpoint: -m MODEL -b URL.",
+            hint="Check that this is a GGUF file, or a folder with config.json, weights and tokenizer, that fits into "
+            "memory; or use an endpoint: -m MODEL -b URL.",
         )
 
 
-def _spawn(log: IO[bytes]) -> subprocess.Popen[bytes]:
+def _spawn(command: list[str], log: IO[bytes]) -> subprocess.Popen[bytes]:
     """Start the child from a thread that then waits for it.
 
     The kernel's parent-death signal follows the *thread* that made the child: one that returned, such as the worker
@@ -192,7 +214,7 @@ def _spawn(log: IO[bytes]) -> subprocess.Popen[bytes]:
     def own() -> None:
         try:
             process = subprocess.Popen(
-                [sys.executable, "-P", str(PROGRAM)],
+                command,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,

@@ -18,7 +18,7 @@ from verifiers.settings import near_misses
 from verifiers.types.config import ClientConfig, EndpointConfig, EvalConfig
 
 EMBEDDED = "local"
-"""The reserved name of the embedded model; `local:PATH` serves another GGUF file."""
+"""The reserved name of the embedded model; `local:PATH` serves another GGUF file, or a model's folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +80,11 @@ def _embedded(name: str, wanted: Wanted) -> Connection:
             f"-m {name} is the embedded model, which has no base URL ({wanted.api_base_url})",
             hint="Leave out the base URL (-b), or name the model that this endpoint serves (-m).",
         )
-    if name not in (EMBEDDED, f"{EMBEDDED}:") and not os.path.isfile(name.partition(":")[2]):
+    if name not in (EMBEDDED, f"{EMBEDDED}:") and not os.path.exists(name.partition(":")[2]):
         path = name.partition(":")[2]
         raise ConfigError(
-            f"there is no model file {path}", hint=f"Give the path of a GGUF file: -m {EMBEDDED}:PATH."
+            f"there is no model {path}",
+            hint=f"Give the path of a GGUF file or of a model's folder: -m {EMBEDDED}:PATH.",
         )
     kind = wanted.api_client_type or "openai_chat_completions"
     return Connection(name, name, _client_config(api_base_url="http://127.0.0.1", api_key_var="", client_type=kind))

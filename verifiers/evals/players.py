@@ -90,5 +90,6 @@ def _served_by(config: EvalConfig) -> str | None:
     file = (config.endpoint_id or "").partition(":")[2]
     if not file:
         return f"local:{config.model}"
-    stat = Path(file).stat()
-    return f"local:{Path(file).resolve()}:{stat.st_size}:{stat.st_mtime_ns}"
+    path = Path(file).resolve()
+    stats = [one.stat() for one in (sorted(path.glob("*")) if path.is_dir() else [path])]
+    return f"local:{path}:{sum(stat.st_size for stat in stats)}:{max(stat.st_mtime_ns for stat in stats)}"

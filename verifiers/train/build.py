@@ -18,6 +18,7 @@ from typing import Any
 
 from transformers.utils.logging import disable_progress_bar
 
+from verifiers.clients.embedded import KEY_VAR
 from verifiers.clients.local import SamplerClient, TokenizerRenderer
 from verifiers.clients.sampler import Sampler
 from verifiers.evals.lookup import FoundEnvironment
@@ -28,6 +29,7 @@ from verifiers.train.config import EnvironmentConfig, LossConfig, TrainConfig
 from verifiers.train.curriculum import Pools
 from verifiers.train.distributed import Ranks, join
 from verifiers.train.engines.http import HttpSampler
+from verifiers.train.engines.server import SamplerServer
 from verifiers.train.engines.torch_engine import TorchEngine
 from verifiers.train.environments import Split
 from verifiers.train.evaluation import EvaluatedEnvironment, Evaluation
@@ -97,9 +99,12 @@ async def built(
         "max_tokens": config.sampling.max_tokens,
     }
     async with AsyncExitStack() as ends:
-        sampler, endpoint = await _sampler(config, learner, ends)
-        renderer = TokenizerRenderer(learner.policy.tokenizer, config.sampler.max_context)
-        served = Served(SamplerClient(sampler, renderer), MODEL_NAME, endpoint)
+        sampler = await _sampler(config, learner, ends)
+        renderer = TokenizerRenderer(learner.policy.tokenizer, sampler.info().context)
+        endpoint = None
+        if any(one.in_workers for one in [*config.env, *(one for one, _ in evaluated)]):
+            endpoint = await _endpoint(config, sampler, renderer, ends)
+        served = Served(SamplerClient(sampler, renderer), sampler.info().model, endpoint)
         folders = None if config.sampler.kind == "inproc" else WeightFolders(folder / WEIGHTS, durable=False)
         sources, facts = [], []
         for one, place in zip(config.env, found, strict=True):
@@ -178,17 +183,14 @@ def _facts(one: EnvironmentConfig, playing: Playing) -> dict[str, Any]:
 # --- the sampler ------------------------------------------------------------------------------------------------
 
 
-async def _sampler(
-    config: TrainConfig, learner: TorchLearner, ends: AsyncExitStack
-) -> tuple[Sampler, ClientConfig | None]:
-    """The sampler, and an endpoint of it for other processes."""
+async def _sampler(config: TrainConfig, learner: TorchLearner, ends: AsyncExitStack) -> Sampler:
     if config.sampler.kind == "inproc":
         engine = _engine(config, learner.policy)
         ends.push_async_callback(engine.close)
-        return engine, None
-    urls = config.sampler.urls
-    sampler = await ends.enter_async_context(HttpSampler(urls, vocabulary=learner.policy.vocabulary))
-    return sampler, _endpoint(urls)
+        return engine
+    return await ends.enter_async_context(
+        HttpSampler(config.sampler.urls, vocabulary=learner.policy.vocabulary)
+    )
 
 
 def _engine(config: TrainConfig, policy: Policy) -> TorchEngine:
@@ -211,9 +213,16 @@ def _engine(config: TrainConfig, policy: Policy) -> TorchEngine:
     )
 
 
-def _endpoint(urls: Sequence[str]) -> ClientConfig:
+async def _endpoint(
+    config: TrainConfig, sampler: Sampler, renderer: TokenizerRenderer, ends: AsyncExitStack
+) -> ClientConfig:
+    """The sampler for workers, over HTTP: this process serves it, whatever it is, so that their rollouts are spread
+    over servers, survive the death of one, and know the version of each token, like all others."""
+    server = SamplerServer(sampler, renderer, name=sampler.info().model)
+    url = await server.start(config.sampler.host)
+    ends.push_async_callback(server.stop)
     return ClientConfig(
-        client_type="openai_chat_completions_token", api_base_url=f"{urls[0].rstrip('/')}/v1", api_key_var="VF_NO_KEY"
+        client_type="openai_chat_completions_token", api_base_url=f"{url}/v1", api_key_var=KEY_VAR
     )
 
 

@@ -190,6 +190,9 @@ class SamplerConfig(Section):
     """In this process, in one of our own beside it, or vLLM servers."""
     urls: list[str] = Field(default_factory=list)
     """Of vLLM servers, without /v1."""
+    host: str = "127.0.0.1"
+    """Where this process serves the sampler to environments in workers, without any authentication: for workers on
+    other machines, its address in their network."""
     max_batch: PositiveInt = 64
     """Sequences that are decoded together."""
     max_context: PositiveInt = 4096
@@ -223,8 +226,8 @@ class EnvironmentConfig(Section):
     isolated: bool = False
     """In a virtual environment of its own, in one worker at least; made once, by uv."""
     ray: str | None = None
-    """A Ray cluster whose machines run the workers: auto, HOST:PORT or ray://HOST:PORT. They have to reach the
-    sampler: take `vllm`."""
+    """A Ray cluster whose machines run the workers: auto, HOST:PORT or ray://HOST:PORT. They have to reach
+    `sampler.host`."""
     ray_options: dict[str, Any] = Field(default_factory=dict)
     """What each worker gets there: num_cpus, runtime_env …"""
     pools: bool = False
