@@ -62,22 +62,28 @@ def test_a_published_folder_is_one_that_transformers_reads(tmp_path) -> None:
 def test_tensors_that_are_handed_in_are_what_is_written(tmp_path) -> None:
     """As a trainer does whose model is spread over several processes."""
     model, other = tiny_model(seed=1), tiny_model(seed=2)
-    folder = WeightFolders(tmp_path).publish(1, model, tensors=other.state_dict()).folder
-    load_into(model, folder)
-    assert torch.equal(logits(model), logits(other))
+    once = dict(other.named_parameters())  # tied weights once
+    assert once.keys() < other.state_dict().keys()
+    for version, tensors in enumerate((once, other.state_dict())):
+        load_into(model, WeightFolders(tmp_path).publish(version, tiny_model(seed=3), tensors).folder)
+        assert torch.equal(logits(model), logits(other))
+        model = tiny_model(seed=1)
 
 
 def test_an_adapter_is_published_alone(tmp_path) -> None:
     """And loaded into a model that has one; the base weights are not in the folder."""
     peft = pytest.importorskip("peft")
     config = peft.LoraConfig(r=2, target_modules="all-linear", init_lora_weights=False)
-    trained, served = (peft.get_peft_model(tiny_model(seed=0), config) for _ in range(2))
-    weights = WeightFolders(tmp_path).publish(2, trained)
-    assert weights.adapter
-    assert is_adapter(weights.folder)
-    assert not (weights.folder / "model.safetensors").exists()
-    load_into(served, weights.folder)
-    assert torch.equal(logits(trained), logits(served))
+    trained, served, other = (peft.get_peft_model(tiny_model(seed=0), config) for _ in range(3))
+    handed = peft.get_peft_model_state_dict(trained)
+    folders = WeightFolders(tmp_path)
+    for weights, model in ((folders.publish(2, trained), served), (folders.publish(3, other, handed), other)):
+        assert weights.adapter
+        assert is_adapter(weights.folder)
+        assert not (weights.folder / "model.safetensors").exists()
+        load_into(model, weights.folder)
+        assert torch.equal(logits(trained), logits(model))
+        assert peft.PeftModel.from_pretrained(tiny_model(seed=0), weights.folder)
 
 
 def test_the_newest_stay_and_what_is_in_use(tmp_path) -> None:

@@ -12,6 +12,7 @@ flushed and renamed: if it exists, it is complete, also after a crash. An adapte
 
 from __future__ import annotations
 
+import copy
 import fcntl
 import json
 import os
@@ -48,8 +49,9 @@ class WeightFolders:
     def publish(self, version: int, model: Any, tensors: Mapping[str, Any] | None = None) -> Weights:
         """Write the weights of a transformers or PEFT model as `version`, and delete what is too old.
 
-        tensors: by the model's own names, where the model does not hold them whole (FSDP); else the model's are taken.
-        StoreError if they can not be written, a full disk for example; nothing of them is left then.
+        tensors: where the model does not hold them whole (FSDP), by its own names, tied ones once; of an adapter by
+        PEFT's names or those of its files. Without them the model's are taken. StoreError if they can not be written, a
+        full disk for example; nothing of them is left then.
         """
         part = self.root / f".v{version:08d}.part"
         final = self.path_of(version)
@@ -139,6 +141,20 @@ def read_tensors(folder: Path) -> dict[str, Any]:
     return tensors
 
 
+def write_tensors(folder: Path, tensors: Mapping[str, Any]) -> None:
+    """Write tensors alone, by the names they are given, into a folder that is there. StoreError if it fails."""
+    from safetensors import SafetensorError
+    from safetensors.torch import save_file
+
+    own = {tensor.data_ptr(): name for name, tensor in tensors.items()}  # tied ones once, which is all a file takes
+    named = {name: tensors[name].detach().contiguous() for name in own.values()}
+    with _as_store_error(folder, "write"):
+        try:
+            save_file(named, folder / WHOLE_FILE, metadata={"format": "pt"})
+        except SafetensorError as error:  # how it tells of a full disk, among others
+            raise OSError(str(error)) from error
+
+
 def load_into(model: Any, folder: Path) -> None:
     """Put a folder's weights into a model of that kind, in place, in the model's own precision and on its devices.
 
@@ -195,12 +211,27 @@ def _write(model: Any, folder: Path, tensors: Mapping[str, Any] | None) -> None:
     shown = progress.is_progress_bar_enabled()
     progress.disable_progress_bar()  # one for each policy version would be in everybody's way
     try:
-        model.save_pretrained(folder, **({} if tensors is None else {"state_dict": dict(tensors)}))
+        if tensors is not None and hasattr(model, "peft_config"):
+            _write_adapter(model, folder, tensors)
+        else:
+            model.save_pretrained(folder, **({} if tensors is None else {"state_dict": dict(tensors)}))
     except SafetensorError as error:  # how it tells of a full disk, among others
         raise OSError(str(error)) from error
     finally:
         if shown:
             progress.enable_progress_bar()
+
+
+def _write_adapter(model: Any, folder: Path, tensors: Mapping[str, Any]) -> None:
+    """As PEFT does, which would drop tensors that have the names of its files already."""
+    from safetensors.torch import save_file
+
+    folder.mkdir()
+    config = copy.copy(model.peft_config["default"])
+    config.inference_mode = True
+    config.save_pretrained(str(folder))
+    named = {name.replace(".default.", "."): tensor.contiguous() for name, tensor in tensors.items()}
+    save_file(named, folder / ADAPTER_FILE, metadata={"format": "pt"})
 
 
 def _flush(folder: Path) -> None:

@@ -58,7 +58,8 @@ class HttpSampler:
     """A `verifiers.clients.sampler.Sampler`. Used from one event loop.
 
     urls: roots of the servers, without /v1. model: as the servers name it; "" takes the first one they list.
-    version: what to call the weights that the servers have at the start. vocabulary: of the model, 0 if not known.
+    version: what to call the weights that servers have at the start, unless they have a name. vocabulary: of the model,
+    which vLLM does not tell; 0 if not known.
     transfer: for weights that are tensors; without one they have to be folders that the servers can read.
     api_key: sent with each request, for servers that ask for one.
     """
@@ -162,8 +163,8 @@ class HttpSampler:
     async def update_weights(self, source: Weights | Path | str | Mapping[str, Any], version: int) -> None:
         """Load weights into all servers between two tokens, and name them `version`.
 
-        A server that can not is left out. EndpointUnavailableError if none can; ConfigError for tensors without a
-        transfer.
+        A server that fails is left out. EndpointUnavailableError if none is left; ConfigError for weights that do not
+        fit, and for tensors without a transfer: then nothing has changed.
         """
         weights = _weights(source, version)
         if weights.folder is None and self._transfer is None:
@@ -173,18 +174,21 @@ class HttpSampler:
             )
         async with self._updating:
             servers = await self._on_all(self._servers, lambda server: server.pause(), readmit=True)
-            with nullcontext() if weights.folder is None else in_use(weights.folder):
-                loaded = await self._load(servers, weights, version)
-            self._version = version
-            if not self._paused:
-                await self._on_all(loaded, lambda server: server.resume())
+            try:
+                with nullcontext() if weights.folder is None else in_use(weights.folder):
+                    servers = await self._load(servers, weights, version)
+                self._version = version
+            finally:
+                if not self._paused:
+                    await self._on_all(servers, lambda server: server.resume())
         self._check_any()
 
     def info(self) -> EngineInfo:
         """The model, the smallest context of the servers, the present policy version."""
         context = min((server.context for server in self._servers), default=0)
-        name = self._servers[0].model if self._servers else self._model
-        return EngineInfo(name, self._vocabulary, context, self._version)
+        first = self._servers[0] if self._servers else None
+        name = self._model if first is None else first.model
+        return EngineInfo(name, self._vocabulary or (first.vocabulary if first else 0), context, self._version)
 
     def health(self) -> list[ServerHealth]:
         """How each server is."""
@@ -254,7 +258,7 @@ class HttpSampler:
         outcomes = await asyncio.gather(*(call(server) for server in servers), return_exceptions=True)
         done = []
         for server, outcome in zip(servers, outcomes, strict=True):
-            if isinstance(outcome, Error):
+            if isinstance(outcome, Error) and not isinstance(outcome, ConfigError):
                 self._lose(server, outcome)
             elif outcome is not None:
                 raise outcome

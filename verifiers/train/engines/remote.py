@@ -3,19 +3,25 @@
     server = await server_at("http://127.0.0.1:8000", "policy", session)
     completion = await server.generate(ids, read_sampling(params), version=3)
 
-Both kinds report the policy version of every token, so none is guessed here. vLLM (0.32 and newer) labels its weights
-(`/update_weight_version`) and tells which tokens of a reply each label sampled; that is on its token route,
-`/inference/v1/generate`, not on `/v1/completions`. `VLLM_FLAGS` says how it has to be started.
+Both kinds speak vLLM's token route, `/inference/v1/generate`: ids in, and ids, logprobs and the label of the weights
+that sampled each token out. So no version is guessed here, also where weights change in mid-reply. `/v1/completions`
+of vLLM does not tell the labels. They differ in how weights are loaded and named, and vLLM in how it has to be started
+(`VLLM_FLAGS`).
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
+import io
+import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from verifiers.clients.routes import read_routes
 from verifiers.clients.sampler import Completion
 from verifiers.clients.status import Asked, status_error
 from verifiers.errors import (
@@ -24,6 +30,7 @@ from verifiers.errors import (
     EndpointUnavailableError,
     Error,
     InvalidModelResponseError,
+    ModelError,
     ModelNotFoundError,
 )
 from verifiers.train.engines.sampling import Sampling
@@ -58,7 +65,7 @@ NEUTRAL: Mapping[str, Any] = {
 
 
 class Server:
-    """What both kinds share: the connection, and what is known of the server.
+    """What both kinds share: the connection, the token route, and what is known of the server.
 
     lost: why it is not asked at the moment, None if it is. running: replies that are waited for.
     """
@@ -66,33 +73,27 @@ class Server:
     def __init__(self, url: str, model: str, session: aiohttp.ClientSession) -> None:
         self.url = url
         self.model = model
-        self.context = 0
+        self.asked_by = model
+        """The name that the present policy is asked by: an adapter may have one of its own."""
+        self.context = self.vocabulary = 0
         self.lost: Error | None = None
         self.running: set[asyncio.Task[Any]] = set()
         self._session = session
 
-    async def connect(self, version: int) -> int:
-        """Learn its model and context; its weights' version, which is `version` if nobody has named them yet.
+    async def connect(self, row: Mapping[str, Any], version: int) -> int:
+        """Learn what it is; the version of its weights, which is `version` if nobody has named them yet.
 
-        ConfigError if it is not fit for training.
+        row: of the model, as the server lists it. ConfigError if it is not fit for training.
         """
+        raise NotImplementedError
+
+    async def load(self, weights: Weights, version: int) -> None:
+        """Load a folder of weights and name them. The server stands still meanwhile."""
         raise NotImplementedError
 
     async def version(self) -> int | None:
         """The version of the weights it has now; None if nobody has named them, as after a new start."""
-        raise NotImplementedError
-
-    async def generate(self, ids: Sequence[int], sampling: Sampling, version: int) -> Completion:
-        """A reply. `version`: of the newest weights; what older ones computed of the prompt is not taken over."""
-        raise NotImplementedError
-
-    async def score(self, ids: Sequence[int], version: int) -> list[float]:
-        """The logprob of each token given those before it, at temperature 1; the first is 0."""
-        raise NotImplementedError
-
-    async def load(self, weights: Weights, version: int) -> None:
-        """Load a folder of weights. The server stands still meanwhile."""
-        raise NotImplementedError
+        return _label(_field(await self.ask("GET", "/weight_info"), "weight_version", str))
 
     async def pause(self) -> None:
         """Stand still between two tokens; what runs goes on after `resume`."""
@@ -101,6 +102,57 @@ class Server:
     async def resume(self) -> None:
         """Go on."""
         await self.post("/resume")
+
+    # --- tokens -----------------------------------------------------------------------------------------------
+
+    async def generate(self, ids: Sequence[int], sampling: Sampling, version: int) -> Completion:
+        """A reply. `version`: of the newest weights; what older ones computed of the prompt is not taken over."""
+        choices = _field(await self._tokens(ids, _wishes(sampling, self.context - len(ids)), version), "choices", list)
+        if len(choices) != 1 or not isinstance(choices[0], dict):
+            raise InvalidModelResponseError(f"{self.url} gave {len(choices)} replies where 1 was asked for")
+        return self._completion(choices[0])
+
+    async def score(self, ids: Sequence[int], version: int) -> list[float]:
+        """The logprob of each token given those before it, at temperature 1; the first is 0."""
+        asked = {**NEUTRAL, "temperature": 1.0, "max_tokens": 1, "prompt_logprobs": 0, "detokenize": False}
+        told = _field(await self._tokens(ids, asked, version), "prompt_logprobs", list)
+        if len(told) != len(ids):
+            raise InvalidModelResponseError(f"{self.url} scored {len(told)} of {len(ids)} tokens")
+        return [0.0] + [entry[str(token)]["logprob"] for entry, token in zip(told[1:], ids[1:], strict=True)]
+
+    async def _tokens(self, ids: Sequence[int], asked: Mapping[str, Any], version: int) -> Any:
+        body = {"model": self.asked_by, "token_ids": list(ids), "sampling_params": asked}
+        salted = {**body, "cache_salt": f"policy-{version}"}
+        return await self.post("/inference/v1/generate", salted, seconds=None)
+
+    def _completion(self, choice: Mapping[str, Any]) -> Completion:
+        """The reply. InvalidModelResponseError for one whose parts do not belong together."""
+        ending = choice.get("finish_reason")
+        if ending in ("abort", "error"):
+            raise EndpointUnavailableError(f"{self.url} gave a reply up ({ending})")
+        tokens = _field(choice, "token_ids", list)
+        content = _field(_field(choice, "logprobs", dict), "content", list)
+        logprobs = [entry.get("logprob") for entry in content]
+        versions = self._versions(choice)
+        if not are_ids(tokens) or [entry.get("token_id") for entry in content] != tokens:
+            raise InvalidModelResponseError(f"{self.url} gave logprobs of other tokens than it sampled")
+        if len(versions) != len(tokens):
+            raise InvalidModelResponseError(f"{self.url} told the version of {len(versions)} of {len(tokens)} tokens")
+        if not all(map(is_logprob, logprobs)):
+            wrong = next(value for value in logprobs if not is_logprob(value))
+            raise InvalidModelResponseError(f"{self.url} gave the logprob {wrong}")
+        routes = _routes(choice.get("routed_experts"))
+        return Completion(tokens, logprobs, versions, FINISHED.get(ending), routes)
+
+    def _versions(self, choice: Mapping[str, Any]) -> list[int]:
+        """A version for each token, from the spans of tokens that one label of weights sampled."""
+        versions: list[int] = []
+        for span in choice.get("weight_versions") or ():
+            label = _label(str(span["version"]))
+            if label is None:
+                raise EndpointUnavailableError(f"{self.url} was started again: nobody named the weights it has now")
+            versions += [label] * (span["end"] - span["start"])
+        return versions
 
     # --- the connection ---------------------------------------------------------------------------------------
 
@@ -138,124 +190,110 @@ class Server:
             return EndpointUnavailableError(str(error))
         return error
 
-    def serves(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Find the model that is asked for, or the first if none is named, in what the server lists."""
-        names = [str(row.get("id")) for row in rows]
-        if not self.model and names:
-            self.model = names[0]
-        if self.model not in names:
-            raise ModelNotFoundError(
-                f"{self.url} has no model {self.model!r} but {', '.join(names) or 'none'}",
-                hint="Name one of them.",
-            )
-        self.context = int(rows[names.index(self.model)].get("max_model_len") or 0)
 
-    def completion(self, tokens: Any, logprobs: Any, versions: list[int], ending: Any) -> Completion:
-        """A reply whose parts belong together. InvalidModelResponseError for one whose do not."""
-        if ending in ("abort", "error"):
-            raise EndpointUnavailableError(f"{self.url} gave a reply up ({ending})")
-        if not isinstance(tokens, list) or not are_ids(tokens):
-            raise InvalidModelResponseError(f"{self.url} gave no token ids")
-        if not isinstance(logprobs, list) or not len(tokens) == len(logprobs) == len(versions):
-            raise InvalidModelResponseError(
-                f"{self.url} gave {len(tokens)} tokens, {len(logprobs or ())} logprobs and {len(versions)} versions"
-            )
-        if not all(map(is_logprob, logprobs)):
-            wrong = next(value for value in logprobs if not is_logprob(value))
-            raise InvalidModelResponseError(f"{self.url} gave the logprob {wrong}")
-        return Completion(tokens, logprobs, versions, FINISHED.get(ending))
+class OwnServer(Server):
+    """`python -m verifiers.train.engines.serve`."""
+
+    async def connect(self, row: Mapping[str, Any], version: int) -> int:
+        self.context, self.vocabulary = int(row["max_model_len"]), int(row["vocabulary"])
+        await self.resume()  # a trainer that was killed may have left it standing still
+        return int(row["version"])
+
+    async def load(self, weights: Weights, version: int) -> None:
+        folder = str(weights.folder)
+        try:
+            if weights.adapter:
+                await self.post("/v1/load_lora_adapter", {"lora_path": folder, "version": version})
+            else:
+                await self.post("/update_weights", {"folder": folder, "version": version})
+        except EndpointUnavailableError:
+            raise
+        except ModelError as error:  # a refusal, which changes nothing
+            raise ConfigError(str(error), hint="Hand over weights of the model that the server has.") from error
 
 
 class VllmServer(Server):
     """vLLM 0.32 or newer, started as `VLLM_FLAGS` says."""
 
-    adapter: str | None = None
-    """The name that the trained adapter is asked by, once there is one."""
+    _on_cpu = False
 
-    async def connect(self, version: int) -> int:
+    async def connect(self, row: Mapping[str, Any], version: int) -> int:
+        self.context = int(row.get("max_model_len") or 0)
         try:
             served = await self.version()
-            known = (await self.ask("GET", "/server_info?config_format=json"))["vllm_config"]["model_config"]
+            known = (await self.ask("GET", "/server_info?config_format=json"))["vllm_config"]
         except ModelNotFoundError as error:  # which is what a 404 becomes
             raise self._unfit("has no routes to change its weights") from error
-        if (mode := known.get("logprobs_mode")) != "processed_logprobs":
+        if (mode := known["model_config"].get("logprobs_mode")) != "processed_logprobs":
             raise self._unfit(f"reports {mode}, which leave the temperature out")
+        self._on_cpu = "cpu" in str(known.get("device_config"))
         if served is None:
-            await self._name(version)
-        await self.resume()  # a trainer that was killed may have left it standing still
+            await self.name(version)
+        await self.resume()
         try:
             await self.score([0], version)
         except AuthenticationError as error:  # 403, as for an account
             raise self._unfit("has its token route switched off") from error
         return version if served is None else served
 
-    async def version(self) -> int | None:
-        return _label(_field(await self.ask("GET", "/weight_info"), "weight_version", str))
-
-    async def generate(self, ids: Sequence[int], sampling: Sampling, version: int) -> Completion:
-        asked = {
-            **NEUTRAL,
-            "temperature": sampling.temperature,
-            "max_tokens": sampling.max_tokens or max(1, self.context - len(ids)),
-            "seed": sampling.seed,
-            "stop": list(sampling.stop),
-            "stop_token_ids": sorted(sampling.stop_token_ids),
-            "ignore_eos": sampling.ignore_eos,
-            "logprobs": 0,
-            "detokenize": bool(sampling.stop),
-        }
-        choice = _only(await self._generate(ids, asked, version), self.url)
-        tokens = _field(choice, "token_ids", list)
-        content = _field(_field(choice, "logprobs", dict), "content", list)
-        if [entry.get("token_id") for entry in content] != tokens:
-            raise InvalidModelResponseError(f"{self.url} reports logprobs of other tokens than it sampled")
-        versions = self._versions(choice)
-        return self.completion(
-            tokens, [entry.get("logprob") for entry in content], versions, choice.get("finish_reason")
-        )
-
-    async def score(self, ids: Sequence[int], version: int) -> list[float]:
-        asked = {**NEUTRAL, "temperature": 1.0, "max_tokens": 1, "prompt_logprobs": 0, "detokenize": False}
-        told = _field(await self._generate(ids, asked, version), "prompt_logprobs", list)
-        if len(told) != len(ids):
-            raise InvalidModelResponseError(f"{self.url} scored {len(told)} of {len(ids)} tokens")
-        return [0.0] + [entry[str(token)]["logprob"] for entry, token in zip(told[1:], ids[1:], strict=True)]
-
     async def load(self, weights: Weights, version: int) -> None:
-        folder = str(weights.folder)
+        folder = weights.folder
+        assert folder is not None
         if weights.adapter:
             name = f"{self.model}-adapter"
-            asked = {"lora_name": name, "lora_path": folder, "load_inplace": True}
+            asked = {"lora_name": name, "lora_path": str(folder), "load_inplace": True}
             await self.post("/v1/load_lora_adapter", asked)
-            self.adapter = name
+            self.asked_by = name
         else:
-            await self.post("/collective_rpc", {"method": "reload_weights", "kwargs": {"weights_path": folder}})
-        await self._name(version)
+            if self._on_cpu and _is_tied(folder):
+                raise ConfigError(
+                    f"vLLM at {self.url} computes on a CPU, where it keeps the old output layer of models that share "
+                    "it with the embedding",
+                    hint="Train a model with tie_word_embeddings=false, use our own engine, or a GPU.",
+                )
+            asked = {"method": "reload_weights", "kwargs": {"weights_path": str(folder)}}
+            await self.post("/collective_rpc", asked)
+        await self.name(version)
+
+    async def name(self, version: int) -> None:
+        """Call its weights `version`."""
+        await self.post("/update_weight_version", {"new_version": str(version)})
 
     def _unfit(self, why: str) -> ConfigError:
         return ConfigError(f"vLLM at {self.url} {why}", hint=f"Start vLLM 0.32 or newer so: {VLLM_FLAGS}")
 
-    async def _name(self, version: int) -> None:
-        await self.post("/update_weight_version", {"new_version": str(version)})
 
-    async def _generate(self, ids: Sequence[int], asked: Mapping[str, Any], version: int) -> Any:
-        body = {"model": self.adapter or self.model, "token_ids": list(ids), "sampling_params": asked}
-        return await self.post(
-            "/inference/v1/generate", {**body, "cache_salt": f"policy-{version}"}, seconds=None
-        )
+async def server_at(url: str, model: str, session: aiohttp.ClientSession, version: int) -> tuple[Server, int]:
+    """The server at `url` and the version of its weights, which is `version` if they have no name yet.
 
-    def _versions(self, choice: Mapping[str, Any]) -> list[int]:
-        """A version for each token, from the spans of tokens that one label of weights sampled."""
-        versions: list[int] = []
-        for span in choice.get("weight_versions") or ():
-            label = _label(str(span["version"]))
-            if label is None:
-                raise EndpointUnavailableError(
-                    f"{self.url} sampled from weights that nobody named: it was started again",
-                    hint="The next update of the weights brings it back.",
-                )
-            versions += [label] * (span["end"] - span["start"])
-        return versions
+    model: "" takes the first one that it lists. EndpointUnavailableError, ModelNotFoundError, ConfigError for a server
+    that is not fit for training.
+    """
+    listed = await Server(url, model, session).ask("GET", "/v1/models", seconds=4 * CONNECT_S)
+    rows = listed.get("data") if isinstance(listed, dict) else None
+    if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) for row in rows):
+        raise ConfigError(f"{url} lists no models", hint="Name the root of an inference server, without /v1.")
+    known = {str(row.get("id")): row for row in rows}
+    chosen = model or next(iter(known))
+    if chosen not in known:
+        raise ModelNotFoundError(f"{url} has no model {chosen!r} but {', '.join(known)}", hint="Name one of them.")
+    own = known[chosen].get("owned_by") == "verifiers"
+    server: Server = (OwnServer if own else VllmServer)(url, chosen, session)
+    return server, await server.connect(known[chosen], version)
+
+
+def _wishes(sampling: Sampling, room: int) -> dict[str, Any]:
+    return {
+        **NEUTRAL,
+        "temperature": sampling.temperature,
+        "max_tokens": sampling.max_tokens or max(1, room),
+        "seed": sampling.seed,
+        "stop": list(sampling.stop),
+        "stop_token_ids": sorted(sampling.stop_token_ids),
+        "ignore_eos": sampling.ignore_eos,
+        "logprobs": 0,
+        "detokenize": bool(sampling.stop),
+    }
 
 
 def _label(name: str) -> int | None:
@@ -270,23 +308,16 @@ def _field(answer: Any, name: str, kind: type) -> Any:
     return value
 
 
-def _only(answer: Any, url: str) -> Mapping[str, Any]:
-    choices = _field(answer, "choices", list)
-    if len(choices) != 1 or not isinstance(choices[0], dict):
-        raise InvalidModelResponseError(f"{url} gave {len(choices)} replies where 1 was asked for")
-    choice: dict[str, Any] = choices[0]
-    return choice
+def _routes(value: Any) -> Any:
+    """vLLM sends an .npy file as base64, our own server what `read_routes` reads."""
+    if not isinstance(value, str):
+        return None if value is None else read_routes(value)
+    import numpy as np
+
+    return np.load(io.BytesIO(base64.b64decode(value)), allow_pickle=False).astype(np.int16)
 
 
-async def server_at(url: str, model: str, session: aiohttp.ClientSession, version: int) -> tuple[Server, int]:
-    """The server at `url` and the version of its weights, which is `version` if they have no name yet.
-
-    EndpointUnavailableError, ModelNotFoundError, ConfigError for a server that is not fit for training.
-    """
-    asked = VllmServer(url, model, session)
-    listed = await asked.ask("GET", "/v1/models", seconds=4 * CONNECT_S)
-    rows = listed.get("data") if isinstance(listed, dict) else None
-    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise ConfigError(f"{url} lists no models", hint="Name the root of an inference server, without /v1.")
-    asked.serves(rows)
-    return asked, await asked.connect(version)
+def _is_tied(folder: Path) -> bool:
+    """Whether the model of a folder has one matrix for its first and its last layer."""
+    config = json.loads((folder / "config.json").read_bytes())
+    return bool(config.get("tie_word_embeddings", False))

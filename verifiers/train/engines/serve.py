@@ -11,6 +11,7 @@ import argparse
 import asyncio
 import json
 import os
+import select
 import signal
 import sys
 import threading
@@ -21,6 +22,9 @@ from typing import Any
 from verifiers.clients.local import TokenizerRenderer
 from verifiers.errors import ConfigError, Error, MissingExtraError
 from verifiers.train.engines.server import SamplerServer
+
+PARENT_S = 0.5
+"""How often it is looked for whoever started this process."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -116,8 +120,12 @@ def _say(line: dict[str, Any]) -> None:
 
 
 def _end_with_stdin() -> None:
-    while sys.stdin.buffer.read(1024):
-        pass
+    parent = os.getppid()
+    # A fork of the parent may hold the other end open for longer than the parent lives.
+    while os.getppid() == parent:
+        ready, _, _ = select.select([sys.stdin], [], [], PARENT_S)
+        if ready and not os.read(sys.stdin.fileno(), 1024):
+            break
     os._exit(0)  # whoever asked is gone: nobody waits for what runs
 
 
