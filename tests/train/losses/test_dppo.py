@@ -21,6 +21,15 @@ def test_rare_tokens_may_grow_and_common_ones_may_not() -> None:
     assert result.gradient[1] == 0.0 and result.figures["loss/masked/dppo"] == 0.25
 
 
+@pytest.mark.parametrize(("now", "kept"), [(0.5, True), (0.5001, False), (0.4999, True)])
+def test_the_bound_is_sharp(now: float, kept: bool) -> None:
+    """From 0.25 by exactly 0.25 is kept, by a little more dropped; and the same downwards from 0.5."""
+    up = tokens_of(np.log([now]), np.log([0.25]), 1.0)
+    down = tokens_of(np.log([0.75 - now]), np.log([0.5]), -1.0)
+    for tokens in (up, down):
+        assert bool(run(tokens, kind="dppo", dppo_delta=0.25).gradient[0]) == kept
+
+
 def test_four_quadrants() -> None:
     """A rise is dropped only for A > 0, a fall only for A < 0; what moves back to the sampler is always kept."""
     before, now = np.log([0.5, 0.5, 0.8, 0.8]), np.log([0.8, 0.8, 0.5, 0.5])

@@ -26,6 +26,12 @@ def test_both_sides_at_their_bounds(advantage: float) -> None:
     assert result.figures["loss/masked"] == 0.4
 
 
+def test_the_bounds_themselves_are_kept() -> None:
+    """r = 1 exactly, at bounds of 1 and 1: the only ratio that these leave."""
+    settings = {"kind": "icepop", "icepop_low": 1.0, "icepop_high": 1.0}
+    assert list(run(tokens_of([-1.0, -1.0, -1.0], [-1.0, -1.001, -0.999], 1.0), **settings).gradient) == [-1, 0, 0]
+
+
 @pytest.mark.parametrize("bounds", [(0.125, 8.0), (0.5, 5.0), (0.9, 1.1)])
 def test_other_bounds(bounds: tuple[float, float]) -> None:
     """Against numpy, with the numbers of 2025 and of the reports."""
