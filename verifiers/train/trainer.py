@@ -122,6 +122,16 @@ class TorchLearner:
         total = figures["tokens/total"]
         return figures | trained | {"trainer/seconds": seconds, "trainer/tokens_per_s": total / seconds}
 
+    def measure(self, rows: Sequence[Row]) -> dict[str, float]:
+        """The figures of the loss on rows, from which nothing is learned; dropout is off. Those of no rows are none."""
+        budget = self.config.tokens_per_microbatch
+        fitting = [row for row in rows if len(row.tokens) <= budget and row.trainable]
+        if not fitting:
+            return {}
+        self._check(fitting)
+        figures: dict[str, float] = self._ask("measure", self._update_plan(fitting))
+        return figures | {"rows/too_long": float(len(rows) - len(fitting))}
+
     def weights(self) -> Weights:
         """The trained parameters, copied: by the model's names, tied ones once, on the policy's device.
 
@@ -166,6 +176,8 @@ class TorchLearner:
     def _do(self, name: str, item: Any) -> Any:
         if name == "train":
             return self._train(item)
+        if name == "measure":
+            return self._measure(item)
         if name == "gather":
             return {key: whole(value.detach()).clone() for key, value in self.policy.trained.items()}
         if name == "export":
@@ -260,18 +272,7 @@ class TorchLearner:
             with self._precision():
                 entropy_gradient = self._loss_config is not None and self._loss_config.entropy != 0
                 logprobs, entropy = self._head.logprobs(micro, entropy_gradient=entropy_gradient)
-            output = self._loss(
-                TokenBatch(
-                    logprobs,
-                    micro.sampler_logprobs,
-                    micro.advantages,
-                    micro.sequence,
-                    micro.weights,
-                    old_logprobs=old,
-                    ref_logprobs=self._reference(micro),
-                    entropy=entropy,
-                )
-            )
+            output = self._loss(self._tokens(micro, logprobs, entropy, old))
             total, aux = output.total / update.policy, 0.0
             if self._aux:
                 balance = self.policy.routers.balance(micro.segments) / update.aux
@@ -279,6 +280,31 @@ class TorchLearner:
             (total * self.ranks.world).backward()  # FSDP takes the mean over ranks
         sums.add(output.sums, output.counts, output.maxima)
         return aux
+
+    def _tokens(self, micro: Tensors, logprobs: Any, entropy: Any, old: Any = None) -> TokenBatch:
+        return TokenBatch(
+            logprobs,
+            micro.sampler_logprobs,
+            micro.advantages,
+            micro.sequence,
+            micro.weights,
+            old_logprobs=old,
+            ref_logprobs=self._reference(micro),
+            entropy=entropy,
+        )
+
+    def _measure(self, update: Update) -> dict[str, float]:
+        sums = _Sums()
+        self.policy.model.eval()
+        try:
+            for micro in (on_device(micro, self.policy.device) for micro in update.batches):
+                with torch.no_grad(), self._precision(), self.policy.routers.watching(self._replayed(micro)):
+                    logprobs, entropy = self._head.logprobs(micro)
+                    output = self._loss(self._tokens(micro, logprobs, entropy))
+                sums.add(output.sums, output.counts, output.maxima)
+        finally:
+            self.policy.model.train()
+        return self._figures(sums)
 
     def _apply(self) -> float:
         """Clip and step; returns the norm before clipping. Without a gradient, or with one that is not finite, the
