@@ -15,7 +15,7 @@ from verifiers.clients.client import as_client  # noqa: E402
 from verifiers.clients.local import SamplerClient, TokenizerRenderer  # noqa: E402
 from verifiers.envs.multiturn_env import MultiTurnEnv  # noqa: E402
 from verifiers.envs.singleturn_env import SingleTurnEnv  # noqa: E402
-from verifiers.errors import ConfigError  # noqa: E402
+from verifiers.errors import ConfigError, ModelError  # noqa: E402
 from verifiers.rubrics.rubric import Rubric  # noqa: E402
 from verifiers.train.engines.server import SamplerServer  # noqa: E402
 from verifiers.train.engines.torch_engine import TorchEngine  # noqa: E402
@@ -150,6 +150,14 @@ async def test_an_empty_reply_is_trained_on() -> None:
         ended = await client.get_response([10, 11], "policy", {"max_tokens": 1, "stop_token_ids": list(range(259))})
     assert len(response["message"]["tokens"]["completion_ids"]) == 1
     assert ended["message"]["finish_reason"] == "stop"
+
+
+async def test_a_tokenizer_without_a_template_is_told() -> None:
+    """Chat needs a template; the error says so."""
+    tokenizer = tiny_tokenizer()
+    tokenizer.chat_template = None
+    with pytest.raises(ModelError, match="template"):
+        await TokenizerRenderer(tokenizer).render([{"role": "user", "content": "hi"}], None, {})
 
 
 async def test_what_the_sampler_does_not_know_is_refused() -> None:

@@ -58,8 +58,8 @@ class KvCache:
             self._values.append(self._made(values))
         return self._stored(self._keys[layer], keys), self._stored(self._values[layer], values)
 
-    def copy(self, sources: Any, targets: Any, length: int) -> None:
-        """Copy the first `length` tokens from slots to slots: [N] int64 each."""
+    def copy(self, sources: list[int], targets: list[int], length: int) -> None:
+        """Copy the first `length` tokens from slots to slots, two lists of one length."""
         for tensor in (*self._keys, *self._values):
             tensor[targets, :, :length] = tensor[sources, :, :length]
 

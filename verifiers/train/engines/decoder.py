@@ -99,6 +99,8 @@ class Decoder:
         self._decode = decode
         self._cache = KvCache(limits.max_batch, limits.max_context)
         self._slots: list[Request | None] = [None] * limits.max_batch
+        self._active = np.zeros(limits.max_batch, bool)
+        """Which slots have a request."""
         self._used = [0] * limits.max_batch
         self._epoch = 0
         self._epochs = np.full(limits.max_batch, -1)
@@ -123,18 +125,19 @@ class Decoder:
     @property
     def busy(self) -> bool:
         """Whether a step has anything to do."""
-        return bool(self.waiting) or any(self._slots)
+        return bool(self.waiting) or bool(self._active.any())
 
     @property
     def running(self) -> int:
         """How many requests have a slot."""
-        return sum(request is not None for request in self._slots)
+        return int(self._active.sum())
 
     def fail(self, error: EngineError) -> None:
         """End every request with `error`."""
         ended = [*self.waiting, *(request for request in self._slots if request is not None)]
         self.waiting.clear()
         self._slots = [None] * len(self._slots)
+        self._active[:] = False
         for request in ended:
             request.deliver(again(error))
 
@@ -143,7 +146,7 @@ class Decoder:
         weights made them, or are made again."""
         self.version = version
         self._epoch += 1
-        running = [slot for slot, request in enumerate(self._slots) if request is not None]
+        running = np.flatnonzero(self._active).tolist()
         self._epochs[running] = -1
         if recompute and running:
             items = [(slot, 0, int(self._fed[slot])) for slot in running]
@@ -159,7 +162,7 @@ class Decoder:
         with torch.inference_mode():
             if self.waiting:
                 self._admit()
-            if any(self._slots):
+            if self._active.any():
                 self._decode_token()
 
     def _drop_cancelled(self) -> None:
@@ -171,41 +174,41 @@ class Decoder:
 
     def _free(self, slot: int) -> None:
         self._slots[slot] = None
+        self._active[slot] = False
         self._used[slot] = self.sampled
 
     def _decode_token(self) -> None:
         count = self._compacted()
-        active = [slot for slot in range(count) if self._slots[slot] is not None]
+        active = np.flatnonzero(self._active)
         if self._deterministic:
             count = max(count, min(MIN_ROWS, self.limits.max_batch))
-        self._reserve(count, int(self._fed[active].max()) + 1)
-        rows = np.arange(count)
         # A free slot is fed along, at padding: what it holds stays as it is.
-        is_active = np.array([request is not None for request in self._slots[:count]])
-        places = np.where(is_active, self._fed[:count], -1)
-        ids = np.where(is_active, self._tokens[rows, self._fed[:count] * is_active], 0)
+        places = np.where(self._active[:count], self._fed[:count], -1)
+        ids = self._tokens[np.arange(count), np.maximum(places, 0)]
+        self._reserve(count, int(places.max()) + 1)
         logits = self.runner.forward(
             self._cache, count, torch.from_numpy(places[:, None]), torch.from_numpy(ids[:, None])
         )
         if self._routes is not None:
             self._routes[active, self._fed[active]] = self.runner.routes(count)[active]
         self._fed[active] += 1
-        self._sample(active, logits if len(active) == count else logits[active])
+        self._sample(active.tolist(), logits if len(active) == count else logits[active])
 
     def _compacted(self) -> int:
         """Rows of the next step: the last running slot and all below. Few that are spread far move together."""
-        running = [slot for slot, request in enumerate(self._slots) if request is not None]
-        count = running[-1] + 1
+        running = np.flatnonzero(self._active).tolist()
+        count: int = running[-1] + 1
         if count <= MIN_ROWS or 2 * len(running) > count:
             return count
-        free = [slot for slot in range(len(running)) if self._slots[slot] is None]
-        for source, target in zip(running[len(running) - len(free) :], free, strict=True):
-            self._take_over(source, target, int(self._fed[source]))
-            self._tokens[target] = self._tokens[source]
+        targets = [slot for slot in range(len(running)) if self._slots[slot] is None]
+        sources = running[len(running) - len(targets) :]
+        self._take_over(sources, targets)
+        for array in (self._tokens, self._temperatures, self._epochs):
+            array[targets] = array[sources]
+        for source, target in zip(sources, targets, strict=True):
             self._slots[target], self._slots[source] = self._slots[source], None
-            self._temperatures[target] = self._temperatures[source]
-            self._epochs[target] = self._epochs[source]
-            self._fed[source] = 0
+        self._active[sources], self._active[targets] = False, True
+        self._fed[sources] = 0
         return len(running)
 
     def _sample(self, slots: Sequence[int], logits: Any) -> None:
@@ -256,15 +259,17 @@ class Decoder:
         leaders: dict[bytes, int] = {}
         followers: list[tuple[int, int]] = []
         items: list[tuple[int, int, int]] = []
-        while self.waiting and (free := self._free_slots()):
+        free = self._free_slots()
+        while self.waiting and free:
             request = self.waiting.popleft()
             prompt = np.array(request.prompt, np.int64)
             leader = leaders.get(key := prompt.tobytes())
             source, shared = (-1, 0) if leader is not None or self._deterministic else self._shared(prompt)
             slot = source if source in free else free[0]
+            free.remove(slot)
             self._reserve(slot + 1, len(prompt) + 1)
             if shared and slot != source:
-                self._take_over(source, slot, shared)
+                self._take_over([source], [slot], shared)
             self._seat(slot, request, prompt, shared)
             if leader is not None:
                 followers.append((leader, slot))
@@ -277,15 +282,15 @@ class Decoder:
     def _begin(self, items: list[tuple[int, int, int]], followers: list[tuple[int, int]]) -> None:
         logits = self._feed(items)
         index = {slot: number for number, (slot, _, _) in enumerate(items)}
-        for leader, slot in followers:
-            self._take_over(leader, slot, int(self._fed[leader]))
-            self._fed[slot] = self._fed[leader]
+        if followers:
+            self._take_over([leader for leader, _ in followers], [slot for _, slot in followers])
         slots = [slot for slot, _, _ in items] + [slot for _, slot in followers]
         order = [index[slot] for slot, _, _ in items] + [index[leader] for leader, _ in followers]
         self._sample(slots, logits[order])
 
     def _seat(self, slot: int, request: Request, prompt: Any, shared: int) -> None:
         self._slots[slot] = request
+        self._active[slot] = True
         self._tokens[slot, : len(prompt)] = prompt
         self._fed[slot] = shared
         self._epochs[slot] = self._epoch
@@ -293,8 +298,8 @@ class Decoder:
 
     def _free_slots(self) -> list[int]:
         """Free slots, those first that hold nothing of use, then those that were left longest ago."""
-        free = [slot for slot, request in enumerate(self._slots) if request is None]
         useful = (self._epochs == self._epoch) & (self._fed > 0)
+        free = np.flatnonzero(~self._active).tolist()
         return sorted(free, key=lambda slot: (self._used[slot] if useful[slot] else -1, slot))
 
     def _shared(self, prompt: Any) -> tuple[int, int]:
@@ -308,11 +313,13 @@ class Decoder:
         source = int(common.argmax())
         return (source, int(common[source])) if common[source] >= MIN_SHARED else (-1, 0)
 
-    def _take_over(self, source: int, target: int, length: int) -> None:
-        """Copy keys, values and routes of the first tokens from slot to slot."""
-        self._cache.copy(source, target, length)
+    def _take_over(self, sources: list[int], targets: list[int], length: int | None = None) -> None:
+        """Copy keys, values and routes of the first tokens (of all that are fed) from slots to slots."""
+        length = int(self._fed[sources].max()) if length is None else length
+        self._cache.copy(sources, targets, length)
         if self._routes is not None:
-            self._routes[target, :length] = self._routes[source, :length]
+            self._routes[targets, :length] = self._routes[sources, :length]
+        self._fed[targets] = np.minimum(self._fed[sources], length)
 
     def _feed(self, items: list[tuple[int, int, int]]) -> Any:
         """Feed the tokens [begin, end) of slots, several slots in one pass where they are of like length.

@@ -7,6 +7,7 @@ request with an EngineError, and the engine with them: its state is not known an
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -123,7 +124,7 @@ class ThreadDriver:
                     failed = error
                     if not isinstance(error, ConfigError):
                         self._fail(_as_failure(error))
-            if not loop.is_closed():
+            with contextlib.suppress(RuntimeError):  # the loop has ended, and whoever awaited with it
                 loop.call_soon_threadsafe(_set, future, outcome, failed)
 
         with self._wake:

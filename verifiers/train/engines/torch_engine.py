@@ -22,6 +22,7 @@ one token at a time between its callbacks: with it the order of everything is th
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -203,7 +204,7 @@ def _settle(loop: asyncio.AbstractEventLoop, future: asyncio.Future[Completion],
         else:
             future.set_exception(outcome)
 
-    if not loop.is_closed():
+    with contextlib.suppress(RuntimeError):  # the loop has ended, and whoever awaited with it
         loop.call_soon_threadsafe(settle)
 
 
