@@ -20,7 +20,9 @@ from pydantic import BaseModel, ValidationError
 from verifiers.errors import ConfigError
 from verifiers.evals.encoding import to_toml
 from verifiers.settings import near_misses, read_toml
+from verifiers.train.advantages import check_advantages
 from verifiers.train.config import NONE, TrainConfig
+from verifiers.train.losses.checks import check_loss
 
 Config = TypeVar("Config", bound=BaseModel)
 Place = tuple[str | int, ...]
@@ -28,8 +30,11 @@ Place = tuple[str | int, ...]
 
 
 def load_config(files: Iterable[str | Path], overrides: Sequence[str] = ()) -> TrainConfig:
-    """The configuration of a run of `vf-train`. See `read_config`."""
-    return read_config(TrainConfig, files, overrides)
+    """The configuration of a run of `vf-train`. See `read_config`; losses and advantages are checked as well."""
+    config = read_config(TrainConfig, files, overrides)
+    check_loss(config.loss)
+    check_advantages(config.advantage, config.sampling.max_tokens)
+    return config
 
 
 def read_config(model: type[Config], files: Iterable[str | Path], overrides: Sequence[str] = ()) -> Config:

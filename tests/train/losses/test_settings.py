@@ -1,11 +1,13 @@
 """Settings of a loss that make no sense are refused, with what to do instead."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from verifiers.errors import ConfigError
 from verifiers.train.config import LossConfig
+from verifiers.train.config_files import load_config, to_file
 from verifiers.train.losses.checks import READ_BY, check_loss
 
 
@@ -57,3 +59,23 @@ def test_every_setting_is_read_or_named() -> None:
     """A new one has to say which settings it belongs to, or that it goes with all."""
     everywhere = {"kind", "sequence_mask", "normalise", "off_policy_delta", "drift", "kl", "entropy"}
     assert set(LossConfig.model_fields) == everywhere | set(READ_BY)
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("loss.tis_cap=2.0", "loss.tis_cap would correct twice"),
+        ("advantage.overlong_soft_tokens=513", "advantage.overlong_soft_tokens = 513 has no place below it"),
+    ],
+)
+def test_a_configuration_is_refused_when_it_is_read(override: str, said: str) -> None:
+    """Also by a dry run, and before a model is loaded."""
+    with pytest.raises(ConfigError, match=said):
+        load_config([], ["model.path=x", "env=y", override])
+
+
+def test_a_configuration_written_out_can_be_read(tmp_path: Path) -> None:
+    """Every setting stands in it, those that its loss does not read with their defaults."""
+    config = load_config([], ["model.path=x", "env=y", "loss.kind=gspo", "loss.normalise=sequence"])
+    (tmp_path / "run.toml").write_text(to_file(config))
+    assert load_config([tmp_path / "run.toml"]) == config
