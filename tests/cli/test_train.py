@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from tests.support.toy_environments import SOUND, Environments
-from verifiers.cli.train import HERE, run, settings_of, with_bare_resume
+from verifiers.cli.train import run
+from verifiers.cli.training_line import HERE, settings_of, with_bare_resume
 from verifiers.errors import ExitCode
 from verifiers.train.config_files import load_config
 

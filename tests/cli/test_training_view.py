@@ -93,7 +93,7 @@ def test_a_terminal_shows_a_display(monkeypatch: pytest.MonkeyPatch) -> None:
     view = choose(Output(), 50)
     assert isinstance(view, LiveView)
     view.tick()
-    assert "sampling the first batch" in terminal.getvalue()
+    assert "at the first batch" in terminal.getvalue()
     view(REPORT)
     assert "mismatch KL" in terminal.getvalue() and "3/50" in terminal.getvalue()
     view.close()

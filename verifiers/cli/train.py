@@ -8,19 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import Annotated, NamedTuple
 
 from cyclopts import App, Parameter
 
 from verifiers.cli.frame import framed, package_version, parsed, start
 from verifiers.cli.output import Output
+from verifiers.cli.training_line import line_of, settings_of, with_bare_resume
 from verifiers.errors import ConfigError, ExitCode
-
-if TYPE_CHECKING:
-    from verifiers.cli.training import Asked
-
-HERE = "."
-"""What a bare --resume stands for: the run in the configuration's `output`."""
 
 
 def _flag(text: str, letter: str | None = None) -> Parameter:
@@ -92,62 +87,20 @@ def run(arguments: list[str]) -> int:
 
 
 def _command(arguments: list[str], output: Output) -> ExitCode:
-    asked = _asked(arguments)
-    if asked is None:  # --help and --version have been answered
-        return ExitCode.OK
-    from verifiers.cli.training import train  # loads pydantic
-
-    return train(asked, output)
-
-
-def _asked(arguments: list[str]) -> Asked | None:
     settings, rest = settings_of(arguments)
     request = parsed(app, with_bare_resume(rest), "vf-train --help lists the options.")
-    if not isinstance(request, Request):
-        return None
-    from verifiers.cli.training import Asked
-
-    files = [target for target in request.targets if "=" not in target]
-    settings = [*(target for target in request.targets if "=" in target), *settings]
-    if not files and not settings and request.flags.resume is None:
+    if not isinstance(request, Request):  # --help and --version have been answered
+        return ExitCode.OK
+    line = line_of(request.targets, settings)
+    if line.empty and request.flags.resume is None:
         raise ConfigError(
             "nothing says what to train",
             hint="Name a file (vf-train rl.toml), or the model and an environment: "
             "vf-train model.path=FOLDER env=my-env",
         )
-    return Asked(files, settings, request.flags)
+    from verifiers.cli.training import train  # loads pydantic
 
-
-def settings_of(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """`--section.name value` and `--section.name=value` as `section.name=value`, and what is left of the line.
-
-    Without a value it is `true`.
-    """
-    settings: list[str] = []
-    rest: list[str] = []
-    waiting = list(arguments)
-    while waiting:
-        argument = waiting.pop(0)
-        name, equals, value = argument.removeprefix("--").partition("=")
-        if not argument.startswith("--") or "." not in name:
-            rest.append(argument)
-        elif equals:
-            settings.append(f"{name}={value}")
-        else:
-            has_value = bool(waiting) and not waiting[0].startswith("--")
-            settings.append(f"{name}={waiting.pop(0) if has_value else 'true'}")
-    return settings, rest
-
-
-def with_bare_resume(arguments: Sequence[str]) -> list[str]:
-    """`--resume` alone gets a value: its own is optional, which the parser does not know."""
-    whole: list[str] = []
-    for argument in reversed(arguments):
-        bare = not whole or whole[0].startswith("-") or whole[0].endswith(".toml") or "=" in whole[0]
-        if argument in ("--resume", "-R") and bare:
-            whole.insert(0, HERE)
-        whole.insert(0, argument)
-    return whole
+    return train(line, request.flags, output)
 
 
 if __name__ == "__main__":

@@ -6,81 +6,56 @@ at once. Torch is loaded once it is certain that there is something to train.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import importlib.util
 import os
 import shlex
-import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, redirect_stdout
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from verifiers.cli.interrupts import interruptible
 from verifiers.cli.output import Output, log_file
-from verifiers.cli.training_end import finish
-from verifiers.cli.training_view import View, choose
-from verifiers.errors import Error, ExitCode, MissingExtraError, ResumeError
+from verifiers.cli.training_end import REWARDS, finish
+from verifiers.cli.training_line import Line
+from verifiers.cli.training_record import RunRecord, config_of, folder_of, ignore_signals, need_torch
+from verifiers.cli.training_view import shown_view
+from verifiers.errors import Error, ExitCode
 from verifiers.hub.ids import is_hub_id
 from verifiers.loops import run_to_end
+from verifiers.train.advantages import check_advantages
 from verifiers.train.config import EnvironmentConfig, TrainConfig
-from verifiers.train.config_files import load_config, to_file
+from verifiers.train.config_files import to_file
 from verifiers.train.environments import Prepare, find, loaded
+from verifiers.train.losses.checks import check_loss
 from verifiers.train.observers.metrics_file import MetricsFile
 from verifiers.train.observers.open import open_observers
 from verifiers.train.plan import batch_figures, counted, parameters
 from verifiers.train.report import Observer
-from verifiers.train.run_folder import CONFIG, LOG, METRICS, RunFolder, check_same, now, provenance
+from verifiers.train.run_folder import LOG, METRICS, RunFolder
 
 if TYPE_CHECKING:
     from verifiers.cli.train import TrainFlags
     from verifiers.evals.lookup import FoundEnvironment
 
-HERE = "."
-"""What a bare --resume stands for: the run in the configuration's `output`."""
 
-TICK_SECONDS = 0.25
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """What the command line says: files, `section.name=value`, and flags."""
-
-    files: Sequence[str]
-    settings: Sequence[str]
-    flags: TrainFlags
-
-
-def train(asked: Asked, output: Output) -> ExitCode:
+def train(line: Line, flags: TrainFlags, output: Output) -> ExitCode:
     """Train. Returns the exit code; errors that end the command come out."""
-    flags = asked.flags
     output.verbose = flags.verbose
-    config = _config(asked)
+    config = config_of(TrainConfig, line, flags)
+    check_loss(config.loss)
+    check_advantages(config.advantage, config.sampling.max_tokens)
     if flags.dry_run:
         return dry_run(config, flags, output)
-    if importlib.util.find_spec("torch") is None or importlib.util.find_spec("transformers") is None:
-        raise MissingExtraError("train", "vf-train")
+    need_torch("vf-train")
     os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
     with ExitStack() as stack:
         if output.json:
             stack.enter_context(redirect_stdout(sys.stderr))  # environments may print; stdout belongs to the events
-        return _Session(asked, config, output).run()
-
-
-def _config(asked: Asked) -> TrainConfig:
-    """What was asked for. --resume FOLDER alone asks for that run as it was."""
-    flags, files = asked.flags, list(asked.files)
-    settings = [*asked.settings, *([f"output={flags.output}"] if flags.output else [])]
-    if flags.resume not in (None, HERE):
-        folder = RunFolder.open(Path(str(flags.resume)))
-        files = files or [str(folder / CONFIG)]
-        settings.append(f"output={folder.path}")
-    return load_config(files, settings)
+        return _Session(config, flags, output).run()
 
 
 def preparer(flags: TrainFlags, output: Output) -> Prepare:
@@ -138,26 +113,24 @@ def described(config: EnvironmentConfig, prepare: Prepare, env_dir: str) -> dict
 class _Session:
     """State of one call."""
 
-    def __init__(self, asked: Asked, config: TrainConfig, output: Output) -> None:
-        self.asked = asked
-        self.flags = asked.flags
+    def __init__(self, config: TrainConfig, flags: TrainFlags, output: Output) -> None:
+        self.flags = flags
         self.config = config
         self.output = output
 
     def run(self) -> ExitCode:
         """Join torchrun's processes if there are several; the first leads."""
-        from verifiers.train.build import follow, make_learner, ranks_of
+        from verifiers.train.build import joined, make_learner
 
         config = self.config
-        ranks = ranks_of(config)
+        ranks = joined(config.model)
         if ranks.rank > 0:
-            for number in (signal.SIGINT, signal.SIGTERM):  # the leader stops in order, and lets the others go
-                signal.signal(number, signal.SIG_IGN)
-            follow(config, ranks)
+            ignore_signals()
+            make_learner(config, ranks).follow()
             return ExitCode.OK
         found = self._found(config.env)
         evaluated = self._evaluated(found)
-        folder = self._folder()
+        folder = folder_of(config.output, self.flags)
         learner = make_learner(config, ranks)
         try:
             with log_file(folder / LOG):
@@ -182,10 +155,6 @@ class _Session:
         ]
         return list(zip(limited, places, strict=True))
 
-    def _folder(self) -> RunFolder:
-        path = self.config.output
-        return RunFolder.create(path) if self.flags.resume is None else RunFolder.open(path)
-
     async def _train(
         self,
         folder: RunFolder,
@@ -198,11 +167,21 @@ class _Session:
         began = time.monotonic()
         async with contextlib.AsyncExitStack() as ends:
             run: Run = await ends.enter_async_context(built(self.config, learner, found, evaluated, folder))
-            record = self._record(folder, run)
+            record = RunRecord(
+                folder,
+                self.config,
+                self.flags,
+                self.output,
+                model=self.config.model.path,
+                from_step=run.went_on_from,
+                environments=run.environments,
+            )
             metrics = ends.enter_context(MetricsFile(folder / METRICS, after=run.went_on_from or 0))
             others = open_observers(self.config, folder, ends, self.output.note)
             self._tell_start(folder, run)
-            view = await ends.enter_async_context(self._view())
+            view = await ends.enter_async_context(
+                shown_view(self.output, self.config.loop.steps, plain=self.flags.disable_tui)
+            )
             observers: list[Observer] = [metrics, *others, view]
             for observer in observers:
                 run.loop.observe(observer)
@@ -213,58 +192,27 @@ class _Session:
             self.output.note(f"stopped after step {outcome.step} of {self.config.loop.steps}")
             self.output.hint(f"continue with: {shlex.join(['vf-train', '--resume', str(folder.path)])}")
             return ExitCode.INTERRUPTED
-        return finish(self.config, folder, learner, time.monotonic() - began, self.output)
+        return self._finish(folder, learner, time.monotonic() - began)
 
-    @contextlib.asynccontextmanager
-    async def _view(self) -> AsyncIterator[View]:
-        """The view, which is redrawn as time passes, for as long as the block lasts."""
-        view = choose(self.output, self.config.loop.steps, plain=self.flags.disable_tui)
+    def _finish(self, folder: RunFolder, learner: Any, seconds: float) -> ExitCode:
+        config = self.config
+        title = f"{Path(config.model.path).name} on {', '.join(one.label for one in config.env)}"
+        model = finish(REWARDS, title, folder, learner, seconds, self.output)
+        asked = (config.eval.environments if config.eval else None) or config.env
+        self.output.hint(f"evaluate it: {shlex.join(['vf-eval', asked[0].id, '-m', f'local:{model}'])}")
+        return ExitCode.OK
 
-        async def tick() -> None:
-            while True:
-                await asyncio.sleep(TICK_SECONDS)
-                view.tick()
-
-        task = asyncio.create_task(tick())
-        try:
-            yield view
-        finally:
-            task.cancel()
-            view.close()
-
-    async def _driven(self, run: Any, folder: RunFolder, record: dict[str, Any]) -> Any:
+    async def _driven(self, run: Any, folder: RunFolder, record: RunRecord) -> Any:
         """Run the loop, and note how it ended."""
-        session = record["sessions"][-1]
         try:
             outcome = await run.loop.run()
         except BaseException as error:
-            session |= {"ended": now(), "step": run.loop.step, "how": type(error).__name__}
-            folder.note(record)
+            record.ended(run.loop.step, type(error).__name__)
             if isinstance(error, Error) and run.loop.step:
                 self.output.hint(f"what was trained is kept; continue with: vf-train --resume {folder.path}")
             raise
-        session |= {"ended": now(), "step": outcome.step, "how": "stopped" if outcome.stopped else "finished"}
-        folder.note(record)
+        record.ended(outcome.step, "stopped" if outcome.stopped else "finished")
         return outcome
-
-    def _record(self, folder: RunFolder, run: Any) -> dict[str, Any]:
-        """Write what the run depends on; one that goes on is held against what it was."""
-        record = provenance(self.config.model.path, run.environments)
-        sessions: list[dict[str, Any]] = []
-        if self.flags.resume is not None:
-            saved = folder.record
-            before = load_config([folder / CONFIG])
-            for change in check_same(saved, record, asked=self.config, before=before, force=self.flags.force):
-                self.output.note(f"other than before: {change}")
-            sessions = saved["sessions"]
-            record["began"] = saved["began"]
-            if run.went_on_from is None and any(one.get("step") for one in sessions):
-                raise ResumeError(
-                    f"{folder.path} has no checkpoint to go on from", hint="Start anew in another folder: -o FOLDER."
-                )
-        record["sessions"] = [*sessions, {"began": now(), "from_step": run.went_on_from or 0}]
-        folder.write(self.config, record)
-        return record
 
     def _tell_start(self, folder: RunFolder, run: Any) -> None:
         for one in run.environments:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import shlex
 import shutil
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from verifiers.cli.output import Output
 from verifiers.cli.progress import clock
-from verifiers.errors import ExitCode
-from verifiers.train.config import TrainConfig
-from verifiers.train.curve import curve
+from verifiers.train.curve import EVALUATED, curve
 from verifiers.train.observers.metrics_file import read_metrics
 from verifiers.train.plan import counted
 from verifiers.train.run_folder import CURVE, METRICS, MODEL, RunFolder
@@ -20,13 +18,46 @@ from verifiers.train.run_folder import CURVE, METRICS, MODEL, RunFolder
 WINDOW = 10
 """Steps that the table's first and last figures are means of, at most; in short runs they are the two halves."""
 
-ROWS = (
-    ("reward", "reward/mean", "{:.3f}"),
-    ("lag", "lag/mean", "{:.2f}"),
-    ("mismatch KL", "loss/mismatch_kl", "{:.2g}"),
-    ("entropy", "loss/entropy", "{:.3f}"),
-    ("reply tokens a step", "tokens/sampled", "{:.0f}"),
-    ("seconds a step", "seconds", "{:.2f}"),
+Figure = tuple[str, str, str]
+"""What a row of the table is called, the figure's name, and how it is written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How the end of a kind of run is told: what its picture shows, its table, and the figure that counts tokens."""
+
+    curve: str
+    of: str
+    table: Sequence[Figure]
+    step: str
+    tokens: str
+
+
+REWARDS = Ending(
+    "reward/mean",
+    "reward",
+    (
+        ("reward", "reward/mean", "{:.3f}"),
+        ("lag", "lag/mean", "{:.2f}"),
+        ("mismatch KL", "loss/mismatch_kl", "{:.2g}"),
+        ("entropy", "loss/entropy", "{:.3f}"),
+        ("sampled tokens a step", "tokens/sampled", "{:.0f}"),
+        ("seconds a step", "seconds", "{:.2f}"),
+    ),
+    "batch/groups",
+    "tokens/sampled",
+)
+LOSSES = Ending(
+    "loss/cross_entropy",
+    "loss",
+    (
+        ("loss", "loss/cross_entropy", "{:.4f}"),
+        ("gradient", "trainer/grad_norm", "{:.3g}"),
+        ("tokens a step", "tokens/trained", "{:.0f}"),
+        ("seconds a step", "seconds", "{:.2f}"),
+    ),
+    "sft/epoch",
+    "tokens/trained",
 )
 
 
@@ -38,35 +69,33 @@ class Exporting(Protocol):
         ...
 
 
-def finish(config: TrainConfig, folder: RunFolder, learner: Exporting, seconds: float, output: Output) -> ExitCode:
-    """Write model and picture, and print the table."""
+def finish(ending: Ending, title: str, folder: RunFolder, learner: Exporting, seconds: float, output: Output) -> Path:
+    """Write model and picture, and print the table. Returns the model's folder."""
     model = write_model(learner, folder)
-    everything = read_metrics(folder / METRICS)
-    rows = [row for row in everything if "batch/groups" in row]
-    names = ", ".join(one.label for one in config.env)
-    (folder / CURVE).write_text(curve(everything, f"{Path(config.model.path).name} on {names}"), encoding="utf-8")
-    table = changes(rows) + evaluated(everything)
+    rows = read_metrics(folder / METRICS)
+    (folder / CURVE).write_text(curve(rows, title, ending.curve, ending.of), encoding="utf-8")
+    steps = [row for row in rows if ending.step in row]
+    window = _window(steps)
+    table = changes(steps, ending.table) + evaluated(rows)
     output.result()
-    window = _window(rows)
     output.table(["", f"first {window}", f"last {window}"], table)
     output.result()
-    sampled = sum(row.get("tokens/sampled", 0.0) for row in rows)
-    output.result(f"{len(rows)} steps, {counted(sampled)} tokens sampled, {clock(seconds)}")
+    tokens = sum(row.get(ending.tokens, 0.0) for row in steps)
+    kind = ending.tokens.partition("/")[2]
+    output.result(f"{len(steps)} steps, {counted(tokens)} tokens {kind}, {clock(seconds)}")
     output.result(f"model: {model}")
     output.result(f"curve: {folder / CURVE}")
     output.event(
         {
             "event": "finished",
-            "steps": len(rows),
+            "steps": len(steps),
             "seconds": round(seconds, 3),
             "model": str(model),
             "run": str(folder.path),
             "figures": {name: {"first": first, "last": last} for name, first, last in table},
         }
     )
-    asked = (config.eval.environments if config.eval else None) or config.env
-    output.hint(f"evaluate it: {shlex.join(['vf-eval', asked[0].id, '-m', f'local:{model}'])}")
-    return ExitCode.OK
+    return model
 
 
 def write_model(learner: Exporting, folder: RunFolder) -> Path:
@@ -79,30 +108,28 @@ def write_model(learner: Exporting, folder: RunFolder) -> Path:
     return final
 
 
-def changes(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+def changes(steps: Sequence[Mapping[str, Any]], figures: Sequence[Figure]) -> list[list[str]]:
     """For each figure its mean over the first and over the last steps."""
-    window = _window(rows)
-    first, last = rows[:window], rows[-window:]
+    window = _window(steps)
     table = []
-    for label, name, form in ROWS:
-        ends = [_mean(part, name) for part in (first, last)]
+    for label, name, form in figures:
+        ends = [_mean(part, name) for part in (steps[:window], steps[-window:])]
         if None not in ends:
             table.append([label, *(form.format(end) for end in ends)])
     return table
 
 
 def evaluated(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """The first and the last evaluation on each environment."""
+    """The first and the last evaluation on each environment, or validation."""
     table = []
-    for name in dict.fromkeys(name for row in rows for name in row if name.startswith("eval/")):
-        if name.endswith("/reward"):
-            values = [row[name] for row in rows if name in row]
-            table.append([name.removesuffix("/reward"), f"{values[0]:.3f}", f"{values[-1]:.3f}"])
+    for name in dict.fromkeys(name for row in rows for name in row if EVALUATED.fullmatch(name)):
+        values = [row[name] for row in rows if name in row]
+        table.append([name.removesuffix("/reward"), f"{values[0]:.3f}", f"{values[-1]:.3f}"])
     return table
 
 
-def _window(rows: Sequence[Mapping[str, Any]]) -> int:
-    return min(WINDOW, max(1, len(rows) // 2))
+def _window(steps: Sequence[Mapping[str, Any]]) -> int:
+    return min(WINDOW, max(1, len(steps) // 2))
 
 
 def _mean(rows: Sequence[Mapping[str, Any]], name: str) -> float | None:

@@ -5,10 +5,11 @@ The loop knows nothing of this: it calls the view with each report, in the event
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, suppress
 from typing import Any, Protocol
 
 from verifiers.cli.output import Output, is_terminal, shown
@@ -17,8 +18,13 @@ from verifiers.train.observers.metrics_file import flat
 from verifiers.train.plan import counted
 from verifiers.train.report import StepReport
 
+TICK_SECONDS = 0.25
+
 LINE_SECONDS = 10.0
 """A run that is no terminal tells about a step at most this often, and about each evaluation."""
+
+SHORT = ("reward", "loss", "validation", "epoch", "not trained", "lag", "errors")
+"""What a line tells of a step."""
 
 BARS = "▁▂▃▄▅▆▇█"
 
@@ -45,6 +51,24 @@ def choose(output: Output, steps: int, *, plain: bool = False) -> View:
     return LiveView(output, steps)
 
 
+@asynccontextmanager
+async def shown_view(output: Output, steps: int, *, plain: bool = False) -> AsyncIterator[View]:
+    """A view, redrawn as time passes, for as long as the block lasts."""
+    view = choose(output, steps, plain=plain)
+
+    async def tick() -> None:
+        while True:
+            await asyncio.sleep(TICK_SECONDS)
+            view.tick()
+
+    task = asyncio.create_task(tick())
+    try:
+        yield view
+    finally:
+        task.cancel()
+        view.close()
+
+
 # --- what is told ---------------------------------------------------------------------------------------------
 
 
@@ -53,6 +77,9 @@ def facts(report: StepReport) -> list[tuple[str, str]]:
     figures = report.figures
     told = [
         ("reward", _by_environment(figures)),
+        ("loss", _text(figures, "{:.4f}", "loss/cross_entropy")),
+        ("validation", _text(figures, "{:.4f}", "validation/cross_entropy")),
+        ("epoch", _text(figures, "{:.2f}", "sft/epoch")),
         ("lag", _text(figures, "{:.1f}, at most {:.0f}", "lag/mean", "lag/max")),
         ("mismatch KL", _text(figures, "{:.2g}, at most {:.2g}", "loss/mismatch_kl", "loss/mismatch_kl/max")),
         ("entropy", _text(figures, "{:.3f}", "loss/entropy")),
@@ -71,7 +98,7 @@ def facts(report: StepReport) -> list[tuple[str, str]]:
 
 def is_step(report: StepReport) -> bool:
     """Whether it tells of a batch; evaluations are told by themselves."""
-    return "batch/groups" in report.figures
+    return "batch/groups" in report.figures or "sft/epoch" in report.figures
 
 
 def evaluations(figures: Mapping[str, float]) -> dict[str, float]:
@@ -87,7 +114,7 @@ def evaluations(figures: Mapping[str, float]) -> dict[str, float]:
 def line(report: StepReport, steps: int) -> str:
     """A step in one line."""
     named = dict(facts(report))
-    short = [f"{name} {named[name]}" for name in named if name in ("reward", "not trained", "lag", "errors")]
+    short = [f"{name} {named[name]}" for name in named if name in SHORT]
     short += [f"{name} {text}" for name, text in named.items() if name.startswith("eval ")]
     kl = _text(report.figures, "KL {:.2g}", "loss/mismatch_kl")
     seconds = f"{report.seconds:.1f} s" if is_step(report) else ""
@@ -190,7 +217,7 @@ class LiveView:
         self._first = 0
         self._last: StepReport | None = None
         self._evaluated: dict[str, float] = {}
-        self._rewards: list[float] = []
+        self._course: list[float] = []
         # Redrawn by `tick`: rich's own thread would read the figures while the event loop changes them.
         self._live: Live | None = Live(console=Console(file=sys.stderr), auto_refresh=False, transient=True)
         self._live.start()
@@ -200,8 +227,9 @@ class LiveView:
         if is_step(report):
             self._first = self._first or report.step
             self._last = report
-        if "reward/mean" in report.figures:
-            self._rewards.append(report.figures["reward/mean"])
+        for name in ("reward/mean", "loss/cross_entropy"):
+            if name in report.figures:
+                self._course.append(report.figures[name])
         self.tick()
 
     def tick(self) -> None:
@@ -235,9 +263,9 @@ class LiveView:
 
     def _rows(self) -> Iterator[tuple[str, str]]:
         if self._last is None:
-            yield "", "sampling the first batch"
+            yield "", "at the first batch"
             return
-        yield "course", sparkline(self._rewards)
+        yield "course", sparkline(self._course)
         for name, text in facts(self._last):
             if not name.startswith("eval "):
                 yield name, text

@@ -5,7 +5,7 @@
         run.learner.export(folder / MODEL)
 
 What is started here (an engine, a server, workers) ends with the block. Under torchrun the first process builds this;
-the others follow its learner: `follow`.
+the others follow its learner.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ from verifiers.evals.lookup import FoundEnvironment
 from verifiers.rollouts.source import GroupSource
 from verifiers.train.advantages import make_algorithm
 from verifiers.train.checkpoint import Checkpoints
-from verifiers.train.config import EnvironmentConfig, LossConfig, TrainConfig
+from verifiers.train.config import EnvironmentConfig, LossConfig, ModelConfig, TrainConfig
 from verifiers.train.curriculum import Pools
 from verifiers.train.distributed import Ranks, join
 from verifiers.train.engines.http import HttpSampler
+from verifiers.train.engines.process import ProcessSampler
 from verifiers.train.engines.server import SamplerServer
 from verifiers.train.engines.torch_engine import TorchEngine
 from verifiers.train.environments import Split
@@ -60,23 +61,23 @@ class Run:
     """The step of the checkpoint; None for a run that begins."""
 
 
-def ranks_of(config: TrainConfig) -> Ranks:
+def joined(config: ModelConfig) -> Ranks:
     """The processes of torchrun, this one among them, or this one alone."""
-    return join(find_device(config.model.device))
+    return join(find_device(config.device))
 
 
-def follow(config: TrainConfig, ranks: Ranks) -> None:
-    """Do the share of one process that is not the first, until that one closes its learner."""
-    make_learner(config, ranks).follow()
+def loaded_policy(config: ModelConfig, seed: int, *, reference: bool = False) -> Policy:
+    """The policy, loaded without a bar that would run through the view."""
+    disable_progress_bar()
+    return load_policy(config, reference=reference, seed=seed)
 
 
 def make_learner(config: TrainConfig, ranks: Ranks | None = None) -> TorchLearner:
-    """The policy, loaded, and its trainer."""
-    disable_progress_bar()  # of loading and saving: they would run through the view
+    """The policy, loaded, and its trainer. Processes of torchrun that are not the first `follow` it."""
     loss: LossConfig = config.loss
     if loss.normalise == "dr_grpo" and loss.max_tokens is None:
         loss = loss.model_copy(update={"max_tokens": config.sampling.max_tokens})
-    policy = load_policy(config.model, reference=loss.kl > 0, seed=config.trainer.seed)
+    policy = loaded_policy(config.model, config.trainer.seed, reference=loss.kl > 0)
     return TorchLearner(policy, config.trainer, loss, total_steps=config.loop.steps, ranks=ranks)
 
 
@@ -99,13 +100,15 @@ async def built(
         "max_tokens": config.sampling.max_tokens,
     }
     async with AsyncExitStack() as ends:
-        sampler = await _sampler(config, learner, ends)
+        sampler = await _sampler(config, learner, folder, ends)
         renderer = TokenizerRenderer(learner.policy.tokenizer, sampler.info().context)
         endpoint = None
         if any(one.in_workers for one in [*config.env, *(one for one, _ in evaluated)]):
             endpoint = await _endpoint(config, sampler, renderer, ends)
         served = Served(SamplerClient(sampler, renderer), sampler.info().model, endpoint)
-        folders = None if config.sampler.kind == "inproc" else WeightFolders(folder / WEIGHTS, durable=False)
+        # An adapter needs its configuration beside its tensors, and vLLM a path that it can read.
+        in_folders = config.sampler.kind == "vllm" or (config.sampler.kind == "process" and learner.policy.adapter)
+        folders = WeightFolders(folder / WEIGHTS, durable=False) if in_folders else None
         sources, facts = [], []
         for one, place in zip(config.env, found, strict=True):
             source, playing = await _source(one, place, served, sampling, config, ends)
@@ -183,11 +186,15 @@ def _facts(one: EnvironmentConfig, playing: Playing) -> dict[str, Any]:
 # --- the sampler ------------------------------------------------------------------------------------------------
 
 
-async def _sampler(config: TrainConfig, learner: TorchLearner, ends: AsyncExitStack) -> Sampler:
+async def _sampler(
+    config: TrainConfig, learner: TorchLearner, folder: RunFolder, ends: AsyncExitStack
+) -> Sampler:
     if config.sampler.kind == "inproc":
         engine = _engine(config, learner.policy)
         ends.push_async_callback(engine.close)
         return engine
+    if config.sampler.kind == "process":
+        return await ends.enter_async_context(_process(config, learner.policy, folder))
     return await ends.enter_async_context(
         HttpSampler(config.sampler.urls, vocabulary=learner.policy.vocabulary)
     )
@@ -195,14 +202,9 @@ async def _sampler(config: TrainConfig, learner: TorchLearner, ends: AsyncExitSt
 
 def _engine(config: TrainConfig, policy: Policy) -> TorchEngine:
     """An engine in this process, with a model of its own."""
-    dtype = config.model.dtype if config.sampler.dtype == "auto" else config.sampler.dtype
-    device = config.model.device if config.sampler.device == "auto" else config.sampler.device
-    own = config.model.model_copy(
-        update={"lora": None, "gradient_checkpointing": False, "dtype": dtype, "device": device}
-    )
     tokenizer = policy.tokenizer
     return TorchEngine(
-        load_policy(own).model,
+        load_policy(_sampled(config)).model,
         max_batch=config.sampler.max_batch,
         max_context=config.sampler.max_context,
         name=MODEL_NAME,
@@ -210,6 +212,34 @@ def _engine(config: TrainConfig, policy: Policy) -> TorchEngine:
         seed=config.loop.seed,
         record_routes=bool(len(policy.routers)) and config.model.router_replay,
         adapter=policy.model.peft_config["default"] if policy.adapter else None,
+    )
+
+
+def _process(config: TrainConfig, policy: Policy, folder: RunFolder) -> ProcessSampler:
+    """An engine in a process beside this one. What is no folder in Hugging Face's layout is written as one first."""
+    own = _sampled(config)
+    path = Path(own.path)
+    if not (path / "config.json").is_file():
+        path = folder / WEIGHTS / "base"
+        load_policy(own.model_copy(update={"device": "cpu"})).model.save_pretrained(path)
+        policy.tokenizer.save_pretrained(path)
+    return ProcessSampler(
+        path,
+        max_batch=config.sampler.max_batch,
+        max_context=config.sampler.max_context,
+        dtype=own.dtype,
+        device=own.device,
+        seed=config.loop.seed,
+        record_routes=bool(len(policy.routers)) and config.model.router_replay,
+    )
+
+
+def _sampled(config: TrainConfig) -> ModelConfig:
+    """The model as the sampler loads it: without what only training needs."""
+    dtype = config.model.dtype if config.sampler.dtype == "auto" else config.sampler.dtype
+    device = config.model.device if config.sampler.device == "auto" else config.sampler.device
+    return config.model.model_copy(
+        update={"lora": None, "gradient_checkpointing": False, "dtype": dtype, "device": device}
     )
 
 

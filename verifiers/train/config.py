@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import NoneType
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Any, Literal, Self, get_args, get_origin
 
 from pydantic import (
     BaseModel,
@@ -44,11 +44,12 @@ class Section(BaseModel):
 
     @field_validator("*", mode="before")
     @classmethod
-    def _unset(cls, value: Any, info: ValidationInfo) -> Any:
-        if value == NONE and info.field_name is not None:
-            optional = NoneType in get_args(cls.model_fields[info.field_name].annotation)
-            return None if optional else value
-        return value
+    def _as_written(cls, value: Any, info: ValidationInfo) -> Any:
+        """`none` where a setting may be unset, and one text or table where there may be several."""
+        annotation = cls.model_fields[info.field_name].annotation if info.field_name is not None else None
+        if value == NONE and NoneType in get_args(annotation):
+            return None
+        return [value] if get_origin(annotation) is list and isinstance(value, str | dict) else value
 
 
 class LoraConfig(Section):
@@ -345,11 +346,6 @@ class TrainConfig(Section):
     eval: EvalConfig | None = None
     checkpoint: CheckpointConfig = CheckpointConfig()
     log: LogConfig = LogConfig()
-
-    @field_validator("env", mode="before")
-    @classmethod
-    def _one_env(cls, value: Any) -> Any:
-        return [value] if isinstance(value, str | dict) else value
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

@@ -8,6 +8,7 @@ Written by hand, since a picture of two axes needs no library. It stands alone a
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
@@ -18,6 +19,7 @@ LEFT, RIGHT, TOP, BOTTOM, COUNTS = 56, 16, 40, 34, 70
 
 COLOURS = ("#2563eb", "#d97706", "#059669", "#c026d3", "#dc2626", "#0891b2")
 FAILED = "#dc2626"
+EVALUATED = re.compile(r"eval/.+/reward|validation/cross_entropy")
 SCORED = ("ok", "truncated")
 """Outcomes with a reward."""
 
@@ -31,11 +33,13 @@ text { font: 12px system-ui, sans-serif; fill: #333 } .title { font-weight: 600;
 </style>"""
 
 
-def curve(rows: Sequence[Mapping[str, Any]], title: str = "") -> str:
-    """The picture of these lines of `metrics.jsonl`. Steps without a reward leave a gap."""
-    rewards = _points(rows, "reward/mean")
-    evals = {name: _points(rows, name) for name in _eval_names(rows)}
-    everything = [*rewards, *(point for points in evals.values() for point in points)]
+def curve(rows: Sequence[Mapping[str, Any]], title: str = "", name: str = "reward/mean", of: str = "reward") -> str:
+    """The picture of these lines of `metrics.jsonl`: the figure of that name, which is the `of` of its steps, and the
+    evaluations or validations beside it. Steps without it leave a gap."""
+    main = _points(rows, name)
+    evals = {one: _points(rows, one) for one in _eval_names(rows)}
+    everything = [*main, *(point for points in evals.values() for point in points)]
+    title = title or f"{of} over steps"
     first, last = _span([row["step"] for row in rows] or [0, 1])
     low, high, ticks = _axis([y for _, y in everything])
     plot = HEIGHT - TOP - BOTTOM - COUNTS
@@ -48,10 +52,10 @@ def curve(rows: Sequence[Mapping[str, Any]], title: str = "") -> str:
 
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img">',
-        f"<title>{escape(title or 'reward over steps')}</title>",
+        f"<title>{escape(title)}</title>",
         STYLE,
         f'<rect class="paper" width="{WIDTH}" height="{HEIGHT}"/>',
-        f'<text class="title" x="{LEFT}" y="18">{escape(title or "reward over steps")}</text>',
+        f'<text class="title" x="{LEFT}" y="18">{escape(title)}</text>',
     ]
     for tick in ticks:
         parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y(tick)}" y2="{y(tick)}"/>')
@@ -60,12 +64,13 @@ def curve(rows: Sequence[Mapping[str, Any]], title: str = "") -> str:
         f'<text x="{x(step)}" y="{HEIGHT - 10}" text-anchor="middle">{step:g}</text>'
         for step in dict.fromkeys((first, (first + last) // 2, last))
     ]
-    series = {"reward of rollouts": rewards, **evals}
-    for (name, points), colour in zip(series.items(), _cycled(len(series)), strict=True):
+    series = {of: main, **evals}
+    for (one, points), colour in zip(series.items(), _cycled(len(series)), strict=True):
         drawn = [(x(step), y(value)) for step, value in points]
-        parts += _line(drawn, colour, marks=name != "reward of rollouts" or len(points) < 2)
-    parts += _legend([name for name, points in series.items() if points])
-    parts += _counts(rows, x, (last - first))
+        parts += _line(drawn, colour, marks=one != of or len(points) < 2)
+    parts += _legend([one for one, points in series.items() if points])
+    if name == "reward/mean":
+        parts += _counts(rows, x, (last - first))
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 
@@ -75,8 +80,8 @@ def _points(rows: Iterable[Mapping[str, Any]], name: str) -> list[Point]:
 
 
 def _eval_names(rows: Iterable[Mapping[str, Any]]) -> list[str]:
-    names = (name for row in rows for name in row if name.startswith("eval/") and name.endswith("/reward"))
-    return list(dict.fromkeys(names))
+    names = dict.fromkeys(name for row in rows for name in row)
+    return [name for name in names if EVALUATED.fullmatch(name)]
 
 
 def _span(steps: Sequence[int]) -> tuple[int, int]:

@@ -94,7 +94,7 @@ class SftLoop:
         self._rows = [replace(row, sampling={}) for row in rows]
         self._validation = [replace(row, sampling={}) for row in validation]
         self.config = config or SftLoopConfig()
-        self._observers = observers
+        self._observers = list(observers)
         self._checkpoints = checkpoints
         self.step = 0
         self._stopping = False
@@ -111,6 +111,10 @@ class SftLoop:
         """Updates of the whole run."""
         whole = self.config.epochs * self.steps_per_epoch
         return min(whole, self.config.steps or whole)
+
+    def observe(self, observer: Observer) -> None:
+        """Tell this one, too, from now on."""
+        self._observers.append(observer)
 
     def stop(self) -> None:
         """End the run after the present update, with a checkpoint."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 
-from verifiers.train.config import TrainConfig
+from verifiers.train.config import SftConfig, TrainConfig
 from verifiers.train.observers.dashboards import TensorBoardObserver, WandbObserver
 from verifiers.train.observers.prometheus import PrometheusObserver
 from verifiers.train.report import Observer
@@ -13,7 +13,7 @@ from verifiers.train.run_folder import RunFolder
 
 
 def open_observers(
-    config: TrainConfig, folder: RunFolder, ends: AsyncExitStack, note: Callable[[str], None]
+    config: TrainConfig | SftConfig, folder: RunFolder, ends: AsyncExitStack, note: Callable[[str], None]
 ) -> list[Observer]:
     """Open them; `ends` closes them. ConfigError or MissingExtraError for what is not installed."""
     found: list[Observer] = []

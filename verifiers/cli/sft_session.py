@@ -1,0 +1,178 @@
+"""One call of `vf-sft`: conversations read, the loop driven, Ctrl-C answered, what came of it told.
+
+As with `vf-train`, the first Ctrl-C ends the run after the present step, with a checkpoint; the second ends the process
+at once. Under torchrun the first process reads the data and leads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import shlex
+import time
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from verifiers.cli.interrupts import interruptible
+from verifiers.cli.output import Output, log_file
+from verifiers.cli.training_end import LOSSES, finish
+from verifiers.cli.training_line import Line
+from verifiers.cli.training_record import RunRecord, config_of, folder_of, ignore_signals, need_torch
+from verifiers.cli.training_view import View, shown_view
+from verifiers.errors import ConfigError, Error, ExitCode
+from verifiers.loops import run_to_end
+from verifiers.train.config import SftConfig
+from verifiers.train.config_files import to_file
+from verifiers.train.observers.metrics_file import MetricsFile
+from verifiers.train.observers.open import open_observers
+from verifiers.train.report import Observer, StepReport
+from verifiers.train.run_folder import CHECKPOINTS, LOG, METRICS, RunFolder
+
+if TYPE_CHECKING:
+    from verifiers.cli.sft import SftFlags
+
+
+def train(line: Line, flags: SftFlags, output: Output) -> ExitCode:
+    """Train. Returns the exit code; errors that end the command come out."""
+    output.verbose = flags.verbose
+    config = config_of(SftConfig, line, flags)
+    if not config.data.files:
+        raise ConfigError(
+            "there is no data to learn from: data.files is empty",
+            hint="Name files, or folders of runs of vf-eval: data.files=outputs/evals/RUN",
+        )
+    if flags.dry_run:
+        output.event({"event": "plan", "config": config.model_dump(mode="json")})
+        output.result(to_file(config))
+        return ExitCode.OK
+    need_torch("vf-sft")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
+    return _Session(config, flags, output).run()
+
+
+class _Session:
+    """State of one call."""
+
+    def __init__(self, config: SftConfig, flags: SftFlags, output: Output) -> None:
+        self.config = config
+        self.flags = flags
+        self.output = output
+
+    def run(self) -> ExitCode:
+        """Read the data, and join torchrun's processes if there are several; the first leads."""
+        from verifiers.train.build import joined, loaded_policy
+        from verifiers.train.checkpoint import Checkpoints
+        from verifiers.train.sft import SftLoop, sft_learner
+
+        config = self.config
+        ranks = joined(config.model)
+        policy = loaded_policy(config.model, config.trainer.seed)
+        leads = ranks.rank == 0
+        folder = folder_of(config.output, self.flags) if leads else RunFolder(config.output)
+        keeping = config.checkpoint
+        checkpoints = Checkpoints(folder / CHECKPOINTS, every=keeping.every, keep=keeping.keep)
+        learned, held_out = self._rows(policy.tokenizer, tell=leads)
+        loop = SftLoop(learned, config.sft, validation=held_out, checkpoints=checkpoints)
+        learner = sft_learner(policy, config.trainer, loop.total_steps, ranks)
+        if not leads:
+            ignore_signals()
+            learner.follow()
+            return ExitCode.OK
+        try:
+            with log_file(folder / LOG):
+                return run_to_end(self._train(folder, loop, learner))
+        finally:
+            learner.close()
+
+    def _rows(self, tokenizer: Any, *, tell: bool) -> tuple[list[Any], list[Any]]:
+        """What is learned and what is held out; what was left out is told."""
+        from verifiers.train.sft import split
+        from verifiers.train.sft_rows import read_sft
+
+        settings = self.config.data
+        data = read_sft(settings.files, tokenizer, settings)
+        learned, held_out = split(data.rows, settings.validation_share)
+        if settings.validation:
+            held_out = held_out + read_sft(settings.validation, tokenizer, settings).rows
+        if tell:
+            taken = sum(data.taken.values())
+            self.output.note(f"{taken} conversations in {len(data.rows)} rows, {len(held_out)} rows held out")
+            for why, count in sorted(data.left_out.items()):
+                self.output.note(f"left out: {count} ({why})")
+            if data.other_ids:
+                self.output.note(f"{data.other_ids} were sampled with another tokenizer and are tokenised anew")
+        return learned, held_out
+
+    async def _train(self, folder: RunFolder, loop: Any, learner: Any) -> ExitCode:
+        began = time.monotonic()
+        async with AsyncExitStack() as ends:
+            went_on = loop.resume(learner)
+            record = RunRecord(
+                folder,
+                self.config,
+                self.flags,
+                self.output,
+                model=self.config.model.path,
+                from_step=loop.step if went_on else None,
+                data=[_described(file) for file in self.config.data.files],
+            )
+            metrics = ends.enter_context(MetricsFile(folder / METRICS, after=loop.step))
+            others = open_observers(self.config, folder, ends, self.output.note)
+            begins = f" from step {loop.step}" if went_on else ""
+            self.output.note(f"{loop.total_steps} steps{begins} → {folder.path}")
+            self.output.event({"event": "start", "run": str(folder.path), "from_step": loop.step})
+            view = await ends.enter_async_context(
+                shown_view(self.output, loop.total_steps, plain=self.flags.disable_tui)
+            )
+            observers: list[Observer] = [metrics, *others, _in_loop(view)]
+            for observer in observers:
+                loop.observe(observer)
+            told = "stopping after this step, with a checkpoint"
+            with interruptible(self.output, loop.stop, told) as interrupt:
+                outcome = await self._driven(loop, learner, record, folder)
+        if outcome.stopped and interrupt.pressed:
+            self.output.note(f"stopped after step {outcome.step} of {loop.total_steps}")
+            self.output.hint(f"continue with: {shlex.join(['vf-sft', '--resume', str(folder.path)])}")
+            return ExitCode.INTERRUPTED
+        names = ", ".join(Path(file).name for file in self.config.data.files)
+        title = f"{Path(self.config.model.path).name} on {names}"
+        model = finish(LOSSES, title, folder, learner, time.monotonic() - began, self.output)
+        self.output.hint(f"evaluate it: vf-eval ENVIRONMENT -m {shlex.quote(f'local:{model}')}")
+        self.output.hint(f"go on: vf-train {shlex.quote(f'model.path={model}')} env=ENVIRONMENT")
+        return ExitCode.OK
+
+    async def _driven(self, loop: Any, learner: Any, record: RunRecord, folder: RunFolder) -> Any:
+        """Run the loop in a thread, so that the view is redrawn and Ctrl-C heard, and note how it ended."""
+        try:
+            outcome = await asyncio.to_thread(loop.run, learner)
+        except BaseException as error:
+            record.ended(loop.step, type(error).__name__)
+            if isinstance(error, Error) and loop.step:
+                self.output.hint(f"continue from the last checkpoint: vf-sft --resume {folder.path}")
+            raise
+        record.ended(outcome.step, "stopped" if outcome.stopped else "finished")
+        return outcome
+
+
+def _in_loop(view: View) -> Callable[[StepReport], None]:
+    """The view, called in the event loop's thread, where it is redrawn."""
+    events = asyncio.get_running_loop()
+
+    def tell(report: StepReport) -> None:
+        events.call_soon_threadsafe(view, report)
+
+    return tell
+
+
+def _described(file: str) -> dict[str, Any]:
+    """A file of data, or a run, by its digest."""
+    path = Path(file)
+    files = [path] if path.is_file() else sorted(one for one in path.glob("*.jsonl*")) or sorted(path.glob("*.parquet"))
+    digest = hashlib.sha256()
+    for one in files:
+        with one.open("rb") as stream:
+            digest.update(hashlib.file_digest(stream, "sha256").digest())
+    return {"path": file, "digest": f"sha256:{digest.hexdigest()}"}

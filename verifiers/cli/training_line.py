@@ -1,0 +1,78 @@
+"""What the lines of `vf-train` and `vf-sft` have in common: files, `section.name=value`, --resume with and without."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+HERE = "."
+"""What a bare --resume stands for: the run in the configuration's `output`."""
+
+
+class Flags(Protocol):
+    """The flags of both commands."""
+
+    @property
+    def output(self) -> str | None: ...
+    @property
+    def resume(self) -> str | None: ...
+    @property
+    def force(self) -> bool: ...
+    @property
+    def dry_run(self) -> bool: ...
+    @property
+    def disable_tui(self) -> bool: ...
+    @property
+    def verbose(self) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Files and settings as they stood there."""
+
+    files: Sequence[str]
+    settings: Sequence[str]
+
+    @property
+    def empty(self) -> bool:
+        """Whether it names nothing."""
+        return not self.files and not self.settings
+
+
+def line_of(targets: Sequence[str], settings: Sequence[str]) -> Line:
+    """Targets without flags are files, and settings if they have a `=`."""
+    files = [target for target in targets if "=" not in target]
+    return Line(files, [*(target for target in targets if "=" in target), *settings])
+
+
+def settings_of(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """`--section.name value` and `--section.name=value` as `section.name=value`, and what is left of the line.
+
+    Without a value it is `true`.
+    """
+    settings: list[str] = []
+    rest: list[str] = []
+    waiting = list(arguments)
+    while waiting:
+        argument = waiting.pop(0)
+        name, equals, value = argument.removeprefix("--").partition("=")
+        if not argument.startswith("--") or "." not in name:
+            rest.append(argument)
+        elif equals:
+            settings.append(f"{name}={value}")
+        else:
+            has_value = bool(waiting) and not waiting[0].startswith("--")
+            settings.append(f"{name}={waiting.pop(0) if has_value else 'true'}")
+    return settings, rest
+
+
+def with_bare_resume(arguments: Sequence[str]) -> list[str]:
+    """`--resume` alone gets a value: its own is optional, which the parser does not know."""
+    whole: list[str] = []
+    for argument in reversed(arguments):
+        bare = not whole or whole[0].startswith("-") or whole[0].endswith(".toml") or "=" in whole[0]
+        if argument in ("--resume", "-R") and bare:
+            whole.insert(0, HERE)
+        whole.insert(0, argument)
+    return whole

@@ -1,1 +1,0 @@
-"""Other people's trainers, fed with rollouts of environments."""
