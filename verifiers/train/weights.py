@@ -141,6 +141,13 @@ def read_tensors(folder: Path) -> dict[str, Any]:
     return tensors
 
 
+def checkpoint_tensors(model: Any, tensors: Mapping[str, Any]) -> dict[str, Any]:
+    """A model's tensors, by its own names, in the form and by the names of its checkpoints: expert by expert."""
+    from transformers.core_model_loading import revert_weight_conversion
+
+    return dict(revert_weight_conversion(model, dict(tensors)))
+
+
 def write_tensors(folder: Path, tensors: Mapping[str, Any]) -> None:
     """Write tensors alone, by the names they are given, into a folder that is there. StoreError if it fails."""
     from safetensors import SafetensorError

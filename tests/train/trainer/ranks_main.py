@@ -14,6 +14,7 @@ from safetensors.torch import save_file
 
 from tests.support.tiny_model import tiny_model
 from tests.train.trainer.rows_for_tests import eight_rows, make_row
+from verifiers.errors import TrainingDivergedError
 from verifiers.train.config import LoraConfig, LossConfig, ModelConfig, TrainerConfig
 from verifiers.train.distributed import Ranks, join
 from verifiers.train.models import policy_of
@@ -89,6 +90,18 @@ def run(folder: Path, kind: str) -> None:
         save_file(resumed.weights().tensors or {}, folder / "resumed.safetensors")
 
     lead_or_follow(resumed, two_more)
+    diverging = make_learner(kind, ranks, **ADAM)
+
+    def diverges() -> None:
+        bad = make_row(advantages=[0.0] * 8 + [1e38] * 12)
+        for _ in range(2):
+            assert diverging.step([bad] * 2)["trainer/skipped"] == 1
+        try:
+            diverging.step([bad] * 2)
+        except TrainingDivergedError:
+            (folder / "diverged").touch()
+
+    lead_or_follow(diverging, diverges)
     ranks.leave()
 
 

@@ -74,6 +74,7 @@ def check(folder: Path, kind: str) -> None:
     for _ in range(2):
         other_world.step(eight_rows())
     assert_close(other_world.weights().tensors or {}, four, start)
+    assert (folder / "diverged").exists()
     assert {path.name for path in (folder / "exported").iterdir()} & {"model.safetensors", "adapter_model.safetensors"}
 
 
@@ -114,6 +115,28 @@ def test_torchrun_starts_them(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr[-3000:]
     check(tmp_path, "qwen2")
+
+
+def test_a_leader_that_failed_half_way_talks_to_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Closing after it must not wait for followers who wait for the failed step: torchrun ends them."""
+    learner = ranks_main.make_learner("qwen2", **ranks_main.SGD)
+    said: list[str] = []
+
+    class Two(Ranks):
+        def scatter(self, items: Any = None) -> Any:
+            said.append(items[0][0])
+            return items[0]
+
+    def broken(updates: Any) -> Any:
+        raise RuntimeError("out of memory")
+
+    learner.ranks = Two(world=2)
+    learner.close()
+    monkeypatch.setattr(learner, "_train", broken)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        learner.step(eight_rows())
+    learner.close()
+    assert said == ["close", "train"]
 
 
 def test_without_torchrun_a_process_is_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -274,6 +274,8 @@ class HttpSampler:
         assert self._transfer is not None
         try:
             await self._transfer.send(servers, weights, version)
+        except ConfigError:  # before anything was sent
+            raise
         except Error as error:  # what they have now is not known
             for server in servers:
                 self._lose(server, error)
