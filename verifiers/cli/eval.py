@@ -32,6 +32,11 @@ SHOWING = Group("What is shown", sort_key=5)
 NEWEST = "newest"
 """What a bare --resume stands for."""
 
+NO_SETTINGS = ("json", "dry_run", "force", "save_every", "max_concurrent_scoring", "rescore", "hub_url") + (
+    ("export_sft", "sft_min_reward", "sft_best")
+)
+"""Flags that say nothing of the evaluation itself."""
+
 
 def _flag(letter: str | None, group: Group, text: str, **more: Any) -> Parameter:
     return Parameter(alias=letter, group=group, help=text, negative="", show_default=False, **more)
@@ -166,6 +171,11 @@ class EvalFlags:
         str | None, _flag(None, SAVING, "Score the rollouts of this run again, with the rubric as it is now.")
     ] = None
     force: Annotated[bool | None, _flag(None, SAVING, "Resume although settings differ.")] = None
+    export_sft: Annotated[
+        str | None, _flag(None, SAVING, "Write good rollouts as conversations to learn from: FILE.jsonl[.gz].")
+    ] = None
+    sft_min_reward: Annotated[float | None, _flag(None, SAVING, "Reward that they have at least.")] = None
+    sft_best: Annotated[int | None, _flag(None, SAVING, "The best so many of each task only.")] = None
     save_to_hf_hub: Annotated[
         bool | None, _flag("-H", SAVING, "Upload the records to the Hugging Face hub.")
     ] = None
@@ -210,7 +220,8 @@ app = App(
         "  vf-eval alice/demo@0.1.0 -m MODEL    a release of a hub, installed if missing\n"
         "  vf-eval nightly.toml                 several evaluations from a file\n"
         "  vf-eval --resume PATH                continue an interrupted run\n"
-        "  vf-eval --rescore PATH               score a run again with the rubric as it is"
+        "  vf-eval --rescore PATH               score a run again with the rubric as it is\n"
+        "  vf-eval PATH --export-sft FILE       rollouts of a run as examples to learn from"
     ),
     help_format="plaintext",
     version_format="plaintext",
@@ -256,6 +267,12 @@ def _command(arguments: list[str], output: Output) -> ExitCode:
     from verifiers.cli.session import dry_run, evaluate  # loads pydantic and the engine
     from verifiers.evals.config import resolve
 
+    if flags.export_sft is not None or flags.sft_min_reward is not None or flags.sft_best is not None:
+        from verifiers.cli import export
+
+        export.check(flags)
+        if runs := export.only_runs(request.environments, flags):
+            return export.export(runs, flags, output)
     settings, prepare = _settings(flags, output), _preparer(flags, output)
     if flags.rescore is not None:
         from verifiers.cli.rescore import run as run_rescoring
@@ -327,7 +344,7 @@ def _settings(flags: EvalFlags, output: Output) -> dict[str, Any]:
     from verifiers.evals.values import amounts, json_table, parse_text
 
     given = flags.given()
-    for name in ("json", "dry_run", "force", "save_every", "max_concurrent_scoring", "rescore", "hub_url"):
+    for name in NO_SETTINGS:
         given.pop(name, None)
     for name, letter in (("env_args", "-a"), ("extra_env_kwargs", "-x"), ("sampling_args", "-S")):
         if name in given:

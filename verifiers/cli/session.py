@@ -146,7 +146,15 @@ class Session:
                 self.progress.close()
         if self.several:
             overview(self.finished, self.output)
-        return self._exit_code()
+        code = self._exit_code()
+        return max(code, self._exported()) if self.finished else code
+
+    def _exported(self) -> ExitCode:
+        if self.flags.export_sft is None:
+            return ExitCode.OK
+        from verifiers.cli.export import export
+
+        return export([run.plan.path for run in self.finished if run.plan.path is not None], self.flags, self.output)
 
     async def _tick(self) -> None:
         while True:
