@@ -31,7 +31,7 @@ from verifiers.train.distributed import Ranks, join
 from verifiers.train.engines.http import HttpSampler
 from verifiers.train.engines.process import ProcessSampler
 from verifiers.train.engines.server import SamplerServer
-from verifiers.train.engines.torch_engine import TorchEngine
+from verifiers.train.engines.torch_engine import TorchEngine, stop_tokens
 from verifiers.train.environments import Split
 from verifiers.train.evaluation import EvaluatedEnvironment, Evaluation
 from verifiers.train.flow import EnvironmentSource
@@ -203,13 +203,17 @@ async def _sampler(
 def _engine(config: TrainConfig, policy: Policy) -> TorchEngine:
     """An engine in this process, with a model of its own."""
     tokenizer = policy.tokenizer
+    model = load_policy(_sampled(config)).model
     return TorchEngine(
-        load_policy(_sampled(config)).model,
+        model,
         max_batch=config.sampler.max_batch,
         max_context=config.sampler.max_context,
         name=MODEL_NAME,
+        stop_token_ids=stop_tokens(model, tokenizer),
         decode=tokenizer.decode,
         seed=config.loop.seed,
+        deterministic=config.sampler.deterministic,
+        recompute_cache=config.sampler.recompute_cache,
         record_routes=bool(len(policy.routers)) and config.model.router_replay,
         adapter=policy.model.peft_config["default"] if policy.adapter else None,
     )
@@ -230,6 +234,8 @@ def _process(config: TrainConfig, policy: Policy, folder: RunFolder) -> ProcessS
         dtype=own.dtype,
         device=own.device,
         seed=config.loop.seed,
+        deterministic=config.sampler.deterministic,
+        recompute_cache=config.sampler.recompute_cache,
         record_routes=bool(len(policy.routers)) and config.model.router_replay,
     )
 

@@ -197,6 +197,11 @@ class SamplerConfig(Section):
     max_batch: PositiveInt = 64
     """Sequences that are decoded together."""
     max_context: PositiveInt = 4096
+    """Tokens of one sequence, prompt and reply."""
+    deterministic: bool = False
+    """The same bits for the same request in any company, at the cost of speed; not with vLLM."""
+    recompute_cache: bool = False
+    """After an update compute again what the old weights computed for running requests; not with vLLM."""
     dtype: Literal["auto", "float32", "bfloat16", "float16", "float64"] = "auto"
     device: str = "auto"
 

@@ -62,13 +62,14 @@ class ProcessSampler:
         version: int = 0,
         seed: int = 0,
         threads: int = 1,
+        deterministic: bool = False,
         record_routes: bool = False,
         recompute_cache: bool = False,
         max_restarts: int = 3,
     ) -> None:
         values = {"max-batch": max_batch, "max-context": max_context, "dtype": dtype, "device": device}
         values |= {"version": version, "seed": seed, "threads": threads}
-        switches = {"record-routes": record_routes, "recompute-cache": recompute_cache}
+        switches = {"deterministic": deterministic, "record-routes": record_routes, "recompute-cache": recompute_cache}
         self._arguments = [
             str(folder),
             "--lifeline",

@@ -54,6 +54,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--version", type=int, default=0, help="of the policy that the folder holds")
     add("--seed", type=int, default=0, help="for requests without a seed")
     add("--threads", type=int, default=None, help="of torch; it decides itself unless given")
+    add("--deterministic", action="store_true", help="the same bits in any company, at the cost of speed")
     add("--recompute-cache", action="store_true", help="after an update, for running requests")
     add("--record-routes", action="store_true", help="report the experts of each token")
     add("--lifeline", action="store_true", help="end when stdin is closed")
@@ -66,7 +67,7 @@ async def _serve(options: argparse.Namespace) -> None:
         import transformers
     except ImportError:
         raise MissingExtraError("train", "the engine") from None
-    from verifiers.train.engines.torch_engine import TorchEngine
+    from verifiers.train.engines.torch_engine import TorchEngine, stop_tokens
 
     if options.threads is not None:
         torch.set_num_threads(options.threads)
@@ -77,10 +78,12 @@ async def _serve(options: argparse.Namespace) -> None:
         max_batch=options.max_batch,
         max_context=options.max_context,
         name=options.name,
+        stop_token_ids=stop_tokens(model, tokenizer),
         decode=tokenizer.decode,
         device=_device(options.device, torch),
         version=options.version,
         seed=options.seed,
+        deterministic=options.deterministic,
         recompute_cache=options.recompute_cache,
         record_routes=options.record_routes,
     )

@@ -44,9 +44,10 @@ from verifiers.types import SamplingArgs
 class TorchEngine:
     """A `verifiers.clients.sampler.Sampler`. Used from one event loop at a time.
 
-    stop_token_ids: end every reply, unless it asks for `ignore_eos`. decode: ids to text, for stop texts. version: of
-    the weights the model has now. seed: for requests without one. adapter: PEFT's configuration for LoRA weights that
-    come as tensors. record_routes: give `Completion.routed_experts`.
+    stop_token_ids: end every reply, unless it asks for `ignore_eos`; None takes the model's own (`stop_tokens`).
+    decode: ids to text, for stop texts. version: of the weights the model has now. seed: for requests without one.
+    adapter: PEFT's configuration for LoRA weights that come as tensors. record_routes: give
+    `Completion.routed_experts`.
     """
 
     def __init__(
@@ -72,7 +73,7 @@ class TorchEngine:
             model, device=device, record_routes=record_routes, row_invariant=deterministic
         )
         self._decode = decode
-        self._stop_ids = frozenset(_stop_ids(model) if stop_token_ids is None else stop_token_ids)
+        self._stop_ids = stop_tokens(model) if stop_token_ids is None else frozenset(stop_token_ids)
         self._limits = Limits(max_batch, _context(self._runner, max_context))
         self._recompute = recompute_cache
         self._loader = Loader(model, adapter)
@@ -208,13 +209,14 @@ def _settle(loop: asyncio.AbstractEventLoop, future: asyncio.Future[Completion],
         loop.call_soon_threadsafe(settle)
 
 
-def _stop_ids(model: Any) -> list[int]:
-    """The end tokens that the model's own settings name."""
-    for settings in (getattr(model, "generation_config", None), model.config.get_text_config()):
-        ids = getattr(settings, "eos_token_id", None)
-        if ids is not None:
-            return list(ids) if isinstance(ids, list | tuple) else [int(ids)]
-    return []
+def stop_tokens(model: Any, tokenizer: Any = None) -> frozenset[int]:
+    """What ends a reply: the end tokens that the model's settings name, and the tokenizer's, which a chat template
+    closes turns with."""
+    ids: set[int] = set()
+    for settings in (getattr(model, "generation_config", None), model.config.get_text_config(), tokenizer):
+        named = getattr(settings, "eos_token_id", None)
+        ids.update(named if isinstance(named, list | tuple) else () if named is None else (int(named),))
+    return frozenset(ids)
 
 
 def _context(runner: Runner, wanted: int) -> int:
