@@ -96,7 +96,8 @@ async def test_a_process_that_is_killed_is_replaced_with_the_latest_weights(fold
     """What it owed is asked of the new one; tensors of this process travel in memory, and nothing is left there."""
     trained = tiny_model(seed=1)
     tensors = {name: value.detach() for name, value in trained.named_parameters()}
-    async with ProcessSampler(folder, max_context=CONTEXT) as sampler:
+    async with ProcessSampler(folder, max_context=CONTEXT, version=2) as sampler:
+        assert sampler.info().version == 2
         await sampler.update_weights(Weights(3, tensors=tensors), 3)
         assert len(in_memory()) == 1
         running = asyncio.create_task(sampler.generate(PROMPT, LONG))

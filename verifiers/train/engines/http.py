@@ -25,7 +25,7 @@ from typing import Any, Protocol, Self, TypeVar
 
 from verifiers.clients.sampler import Completion, EngineInfo
 from verifiers.errors import ConfigError, EndpointUnavailableError, Error
-from verifiers.train.engines.remote import Server, server_at
+from verifiers.train.engines.remote import UNKNOWN, Server, server_at
 from verifiers.train.engines.sampling import read_sampling
 from verifiers.train.learner import Weights
 from verifiers.train.weights import in_use, is_adapter
@@ -58,10 +58,11 @@ class HttpSampler:
     """A `verifiers.clients.sampler.Sampler`. Used from one event loop.
 
     urls: roots of the servers, without /v1. model: as the servers name it; "" takes the first one they list.
-    version: what to call the weights that servers have at the start, unless they have a name. vocabulary: of the model,
-    which vLLM does not tell; 0 if not known.
+    version: of the weights that the servers were started with. vocabulary: of the model, which vLLM does not tell; 0 if
+    not known.
     transfer: for weights that are tensors; without one they have to be folders that the servers can read.
-    api_key: sent with each request, for servers that ask for one.
+    api_key: sent with each request, for servers that ask for one. owned: the servers were started for this sampler, so
+    the version that they name is this run's.
     """
 
     def __init__(
@@ -73,6 +74,7 @@ class HttpSampler:
         vocabulary: int = 0,
         transfer: Transfer | None = None,
         api_key: str | None = None,
+        owned: bool = False,
     ) -> None:
         if isinstance(urls, str) or not urls or len(set(urls)) != len(urls):
             raise ConfigError(
@@ -86,6 +88,7 @@ class HttpSampler:
         self._version = version
         self._vocabulary = vocabulary
         self._transfer = transfer
+        self._owned = owned
         self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         self._servers: list[Server] = []
         self._session: Any = None
@@ -93,9 +96,10 @@ class HttpSampler:
         self._updating = asyncio.Lock()
 
     async def connect(self) -> Self:
-        """Ask the servers what they are.
+        """Ask the servers what they are, and let them go on if somebody left them standing still.
 
-        All have to be there and to have the same version. EndpointUnavailableError, ConfigError, ModelNotFoundError.
+        Weights that another run left there are called version -1: the run's own have to follow. All servers have to be
+        there. EndpointUnavailableError, ConfigError, ModelNotFoundError.
         """
         import aiohttp
 
@@ -103,20 +107,14 @@ class HttpSampler:
             headers=self._headers, connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=4.5)
         )
         try:
-            found = [server_at(url, self._model, self._session, self._version) for url in self._urls]
-            answers = await asyncio.gather(*found)
+            found = await asyncio.gather(*(server_at(url, self._model, self._session) for url in self._urls))
+            self._servers = [server for server, _ in found]
+            if named := [version for _, version in found if version is not None]:
+                self._version = max(named) if self._owned else UNKNOWN
+            await asyncio.gather(*(server.name(self._version) for server in self._servers))
         except BaseException:
             await self.close()
             raise
-        self._servers = [server for server, _ in answers]
-        versions = {version for _, version in answers}
-        if len(versions) > 1:
-            await self.close()
-            raise ConfigError(
-                f"the servers have weights of different versions: {sorted(versions)}",
-                hint="Start them again, all with the same model.",
-            )
-        self._version = versions.pop()
         return self
 
     async def close(self) -> None:

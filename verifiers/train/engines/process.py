@@ -194,7 +194,7 @@ class ProcessSampler:
         child = _Child(self._arguments, self._threads)
         try:
             await asyncio.to_thread(child.await_start)
-            sampler = await HttpSampler([child.url]).connect()
+            sampler = await HttpSampler([child.url], owned=True).connect()
             if self._latest is not None:
                 await sampler.update_weights(*self._latest)
             if self._paused:

@@ -48,6 +48,9 @@ CONTROL_S = 600.0
 VLLM_FLAGS = "VLLM_SERVER_DEV_MODE=1 vllm serve MODEL --enable-scale-out --logprobs-mode processed_logprobs"
 """For the routes that change weights, for the token route, and for logprobs that take the temperature in."""
 
+UNKNOWN = -1
+"""The version of weights that another run left on a server: older than any of this run."""
+
 FINISHED: Mapping[Any, FinishReason] = {"stop": "stop", "length": "length"}
 
 
@@ -80,11 +83,15 @@ class Server:
         self.running: set[asyncio.Task[Any]] = set()
         self._session = session
 
-    async def connect(self, row: Mapping[str, Any], version: int) -> int:
-        """Learn what it is; the version of its weights, which is `version` if nobody has named them yet.
+    async def connect(self, row: Mapping[str, Any]) -> int | None:
+        """Learn what it is; the version of its weights, None if they are those that it was started with.
 
         row: of the model, as the server lists it. ConfigError if it is not fit for training.
         """
+        raise NotImplementedError
+
+    async def name(self, version: int) -> None:
+        """Call the weights that it has `version`."""
         raise NotImplementedError
 
     async def load(self, weights: Weights, version: int) -> None:
@@ -194,10 +201,13 @@ class Server:
 class OwnServer(Server):
     """`python -m verifiers.train.engines.serve`."""
 
-    async def connect(self, row: Mapping[str, Any], version: int) -> int:
+    async def connect(self, row: Mapping[str, Any]) -> int | None:
         self.context, self.vocabulary = int(row["max_model_len"]), int(row["vocabulary"])
         await self.resume()  # a trainer that was killed may have left it standing still
-        return int(row["version"])
+        return int(row["version"]) or None
+
+    async def name(self, version: int) -> None:
+        """It has a number for its weights by itself: 0 at the start, then what `load` says."""
 
     async def load(self, weights: Weights, version: int) -> None:
         folder = str(weights.folder)
@@ -217,7 +227,7 @@ class VllmServer(Server):
 
     _on_cpu = False
 
-    async def connect(self, row: Mapping[str, Any], version: int) -> int:
+    async def connect(self, row: Mapping[str, Any]) -> int | None:
         self.context = int(row.get("max_model_len") or 0)
         try:
             served = await self.version()
@@ -227,14 +237,12 @@ class VllmServer(Server):
         if (mode := known["model_config"].get("logprobs_mode")) != "processed_logprobs":
             raise self._unfit(f"reports {mode}, which leave the temperature out")
         self._on_cpu = "cpu" in str(known.get("device_config"))
-        if served is None:
-            await self.name(version)
         await self.resume()
         try:
-            await self.score([0], version)
+            await self.score([0], UNKNOWN)
         except AuthenticationError as error:  # 403, as for an account
             raise self._unfit("has its token route switched off") from error
-        return version if served is None else served
+        return served
 
     async def load(self, weights: Weights, version: int) -> None:
         folder = weights.folder
@@ -256,15 +264,14 @@ class VllmServer(Server):
         await self.name(version)
 
     async def name(self, version: int) -> None:
-        """Call its weights `version`."""
         await self.post("/update_weight_version", {"new_version": str(version)})
 
     def _unfit(self, why: str) -> ConfigError:
         return ConfigError(f"vLLM at {self.url} {why}", hint=f"Start vLLM 0.32 or newer so: {VLLM_FLAGS}")
 
 
-async def server_at(url: str, model: str, session: aiohttp.ClientSession, version: int) -> tuple[Server, int]:
-    """The server at `url` and the version of its weights, which is `version` if they have no name yet.
+async def server_at(url: str, model: str, session: aiohttp.ClientSession) -> tuple[Server, int | None]:
+    """The server at `url` and the version of its weights, None if they are those that it was started with.
 
     model: "" takes the first one that it lists. EndpointUnavailableError, ModelNotFoundError, ConfigError for a server
     that is not fit for training.
@@ -279,7 +286,7 @@ async def server_at(url: str, model: str, session: aiohttp.ClientSession, versio
         raise ModelNotFoundError(f"{url} has no model {chosen!r} but {', '.join(known)}", hint="Name one of them.")
     own = known[chosen].get("owned_by") == "verifiers"
     server: Server = (OwnServer if own else VllmServer)(url, chosen, session)
-    return server, await server.connect(known[chosen], version)
+    return server, await server.connect(known[chosen])
 
 
 def _wishes(sampling: Sampling, room: int) -> dict[str, Any]:
@@ -297,8 +304,8 @@ def _wishes(sampling: Sampling, room: int) -> dict[str, Any]:
 
 
 def _label(name: str) -> int | None:
-    """The version that a label of weights stands for; vLLM's own is "default"."""
-    return int(name) if name.isdecimal() else None
+    """The version that a label of weights stands for; vLLM's own, "default", for none."""
+    return int(name) if name.removeprefix("-").isdecimal() else None
 
 
 def _field(answer: Any, name: str, kind: type) -> Any:
