@@ -13,7 +13,7 @@ are sampled. Gradients and weights go over NCCL, or gloo on CPUs. If a process d
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -56,6 +56,15 @@ class Ranks:
         items: list[Any] = [None] * self.world
         dist.all_gather_object(items, item, group=self.control)
         return items
+
+    def whole(self, tensors: Mapping[str, Any]) -> dict[str, Any]:
+        """Copies of tensors that may be split, put together one after the other; at the leader. Others get none."""
+        copies = {}
+        for name, value in tensors.items():
+            copy = whole(value.detach())
+            if self.leads:
+                copies[name] = copy.clone() if self.world == 1 else copy
+        return copies
 
     def shard(self, model: Any, *, half: bool = False) -> Any:
         """Split the parameters over the ranks (FSDP2): layer by layer, and the rest, tied embeddings in one piece.

@@ -20,7 +20,7 @@ from safetensors.torch import load_file, save_file
 from transformers.utils import logging
 
 from verifiers.errors import ResumeError
-from verifiers.train.distributed import Ranks, whole
+from verifiers.train.distributed import Ranks
 from verifiers.train.models import Policy
 
 FORMAT = 1
@@ -28,13 +28,15 @@ FORMAT = 1
 
 def save(folder: Path, policy: Policy, optimizer: Any, state: dict[str, int], ranks: Ranks) -> None:
     """Write everything; the leader does, from what all gather. OSError if it cannot."""
-    trained = {name: _on_cpu(value) for name, value in policy.trained.items()}
-    moments = {
-        f"{name}/{key}": _on_cpu(value)
-        for name, parameter in policy.trained.items()
-        for key, value in optimizer.state.get(parameter, {}).items()
-        if isinstance(value, torch.Tensor)
-    }
+    trained = ranks.whole(policy.trained)
+    moments = ranks.whole(
+        {
+            f"{name}/{key}": value
+            for name, parameter in policy.trained.items()
+            for key, value in optimizer.state.get(parameter, {}).items()
+            if isinstance(value, torch.Tensor)
+        }
+    )
     randomness = ranks.gather(_random_state(policy))
     if not ranks.leads:
         return
@@ -83,7 +85,7 @@ def load(folder: Path, policy: Policy, optimizer: Any, ranks: Ranks) -> dict[str
 
 def export(policy: Policy, folder: Path, ranks: Ranks) -> None:
     """The model as `from_pretrained` reads it, and its tokenizer; of an adapter, what PEFT reads."""
-    state = {name: _on_cpu(value) for name, value in policy.model.state_dict().items()}
+    state = ranks.whole(policy.model.state_dict())
     if not ranks.leads:
         return
     with _no_progress_bar():
@@ -121,10 +123,6 @@ def _same(folder: Path, parameters: dict[str, Any], saved: dict[str, Any]) -> No
             f"({there.get(different[0], 'absent')} there, {here.get(different[0], 'absent')} here)",
             hint="Go on with the model and the adapter settings of that run.",
         )
-
-
-def _on_cpu(value: Any) -> Any:
-    return whole(value.detach()).cpu().contiguous().clone()
 
 
 def _moment(saved: Any, parameter: Any) -> Any:

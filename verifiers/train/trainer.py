@@ -188,7 +188,7 @@ class TorchLearner:
         if name == "measure":
             return self._measure(item)
         if name == "gather":
-            return {key: whole(value.detach()).clone() for key, value in self.policy.trained.items()}
+            return self.ranks.whole(self.policy.trained)
         if name == "export":
             return learner_files.export(self.policy, Path(item), self.ranks)
         if name == "save":

@@ -166,3 +166,37 @@ def test_an_adapter_with_checkpointing_has_the_same_gradient() -> None:
         moved.append(learner.weights().tensors)
     for name, value in moved[0].items():
         assert torch.allclose(value, moved[1][name], rtol=0, atol=1e-12)
+
+
+FAMILIES = "llama mistral qwen3 gemma2 gemma3_text phi3 olmo2 granite cohere2 smollm3 mixtral qwen2_moe olmoe".split()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", FAMILIES)
+def test_families_of_models_pack_and_replay(family: str) -> None:
+    """Packed equals a forward pass a row, whatever the family does to attention and logits; its routers are found."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    from verifiers.train.forward import SampledHead, on_device
+    from verifiers.train.packing import pack
+
+    shape: dict[str, Any] = {"vocab_size": 259, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2}
+    shape |= {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "pad_token_id": 257}
+    shape |= {"sliding_window": 6} if family in {"mistral", "gemma2", "gemma3_text", "phi3", "cohere2"} else {}
+    if family in {"mixtral", "qwen2_moe", "olmoe"}:
+        shape |= {"num_local_experts": 4, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **shape), attn_implementation="eager")
+    policy = policy_of(model.float(), ModelConfig())
+    assert bool(len(policy.routers)) == (family in {"mixtral", "qwen2_moe", "olmoe"})
+    rows = [make_row(n, 3, n) for n in (9, 30, 14, 14, 7)]
+    (micro,) = pack(rows, 256).batches
+    assert not micro.isolated
+    with torch.no_grad():
+        packed = SampledHead(policy.model).logprobs(on_device(micro, "cpu"))[0]
+        for segment, number in enumerate(micro.source):
+            row = rows[number]
+            alone = policy.model(torch.tensor([row.tokens])).logits[0].log_softmax(-1)
+            expected = [float(alone[at - 1, t]) for at, t in enumerate(row.tokens) if row.mask[at]]
+            of_row = on_device(micro, "cpu").sequence == segment
+            assert torch.allclose(packed[of_row], torch.tensor(expected), atol=2e-5)
