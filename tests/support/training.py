@@ -168,6 +168,9 @@ class VirtualBlocking:
             await asyncio.sleep(self._seconds() if callable(self._seconds) else self._seconds)
         return function(*args)
 
+    def close(self) -> None:
+        pass
+
 
 class Setup:
     """A loop over simulated rollouts, with everything in reach."""

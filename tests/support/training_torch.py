@@ -28,7 +28,7 @@ def toy_model(**changes: Any) -> Any:
 
 def toy_engine(**options: Any) -> TorchEngine:
     """Whose replies depend on prompt, seed and weights alone, decoded between the callbacks of the event loop."""
-    return TorchEngine(toy_model(), deterministic=True, threaded=False, **{"max_context": 256, **options})
+    return TorchEngine(toy_model(), **{"deterministic": True, "threaded": False, "max_context": 256, **options})
 
 
 def toy_learner(dtype: str = "float32", lr: float = 6e-3, **options: Any) -> TorchLearner:
@@ -37,10 +37,12 @@ def toy_learner(dtype: str = "float32", lr: float = 6e-3, **options: Any) -> Tor
     return TorchLearner(policy, TrainerConfig(lr=lr, **options), LossConfig())
 
 
-def toy_source(env: Any, engine: Any, *, max_retries: int = 0, **limits: Any) -> GroupSource:
+def toy_source(
+    env: Any, engine: Any, *, max_retries: int = 0, sampling: Any = None, **limits: Any
+) -> GroupSource:
     """A source of the environment's tasks, played here on that engine."""
     client = SamplerClient(engine, TokenizerRenderer(tiny_tokenizer(TEMPLATE), 256))
-    player = Engine(env, client, "policy", dict(SAMPLING), options_of(0, max_retries))
+    player = Engine(env, client, "policy", sampling or dict(SAMPLING), options_of(0, max_retries))
     return GroupSource(env.get_dataset(), lambda request: player, **limits)
 
 

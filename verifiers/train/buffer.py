@@ -122,6 +122,7 @@ class Buffer:
         self._empty: Counter[Fate] = Counter()
         self._stale = 0
         self._errors: Counter[str] = Counter()
+        self._last_error: str | None = None
 
     @property
     def under_way(self) -> int:
@@ -162,6 +163,8 @@ class Buffer:
     def _count_empty(self, fate: Fate, group: Group) -> None:
         self._empty[fate] += 1
         self._errors.update(member.error_kind for member in group.members if member.error_kind)
+        said = [member.error for member in group.members if member.error]
+        self._last_error = said[-1] if said else self._last_error
         refused = self.fates[Fate.NO_EVIDENCE]
         if refused == self._groups_per_batch == self._empty[Fate.NO_EVIDENCE] and not self.fates[Fate.TRAINED]:
             raise InexactEvidenceError(
@@ -177,7 +180,7 @@ class Buffer:
     def _reason(self) -> str:
         causes = ", ".join(f"{count} {fate}" for fate, count in self._empty.most_common())
         errors = ", ".join(f"{kind} ({count})" for kind, count in self._errors.most_common(3))
-        return f"{causes}; errors of their rollouts: {errors}" if errors else causes
+        return f"{causes}; errors of their rollouts: {errors}, the last: {self._last_error}" if errors else causes
 
     def _hint(self) -> str:
         if self._empty.most_common(1)[0][0] is Fate.NO_SIGNAL:

@@ -26,7 +26,7 @@ class GroupMember:
 
     reward: None unless it was scored. rows: none unless it was scored and its token evidence is exact.
     step_rewards: one for each of its turns, where the environment gave them.
-    error_kind: why it has no reward, or no rows.
+    error_kind: why it has no reward, or no rows; error: what the error said.
     """
 
     rollout_id: str
@@ -35,6 +35,7 @@ class GroupMember:
     rows: list[Row] = field(default_factory=list)
     step_rewards: list[float] | None = None
     error_kind: str | None = None
+    error: str | None = None
 
     @property
     def truncated(self) -> bool:
@@ -97,15 +98,19 @@ def _member(member: Member, options: MergeOptions, report: MergeReport) -> Group
     if member.record is None or not member.outcome.is_scored:
         report.rollouts += 1
         report.without_rows[str(member.outcome)] += 1
-        return GroupMember(member.rollout_id, member.outcome, error_kind=kind)
+        return GroupMember(member.rollout_id, member.outcome, error_kind=kind, error=_said(member))
     try:
         rows = rows_of(member.record, options, report=report)
     except EvidenceError as error:
         report.rollouts += 1
         report.without_rows[error.kind] += 1
-        return GroupMember(member.rollout_id, member.outcome, error_kind=error.kind)
+        return GroupMember(member.rollout_id, member.outcome, error_kind=error.kind, error=str(error))
     reward = member.record["reward"]
     return GroupMember(member.rollout_id, member.outcome, reward, rows, _step_rewards(member.record))
+
+
+def _said(member: Member) -> str | None:
+    return f"{member.error['error']}: {member.error['message']}" if member.error else None
 
 
 def _step_rewards(record: Mapping[str, Any]) -> list[float] | None:

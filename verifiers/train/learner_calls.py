@@ -19,15 +19,25 @@ class Blocking(Protocol):
 
     async def __call__(self, function: Callable[..., T], /, *args: Any) -> T: ...
 
+    def close(self) -> None:
+        """Nothing is called any more, for now."""
+        ...
+
 
 class Thread:
-    """`Blocking` as one thread, which the first call starts."""
+    """`Blocking` as one thread, which the next call starts."""
 
     def __init__(self) -> None:
-        self._executor = ThreadPoolExecutor(1, "trainer")
+        self._executor: ThreadPoolExecutor | None = None
 
     async def __call__(self, function: Callable[..., T], /, *args: Any) -> T:
+        self._executor = self._executor or ThreadPoolExecutor(1, "trainer")
         return await asyncio.get_running_loop().run_in_executor(self._executor, function, *args)
+
+    def close(self) -> None:
+        if self._executor is not None:
+            self._executor.shutdown(wait=False)
+            self._executor = None
 
 
 class LearnerCalls:
@@ -56,6 +66,10 @@ class LearnerCalls:
     async def run(self, function: Callable[..., T], /, *args: Any) -> T:
         """Another function that uses the learner, with errors of its own."""
         return await self._blocking(function, *args)
+
+    def close(self) -> None:
+        """The run is over."""
+        self._blocking.close()
 
     async def _guarded(self, when: str, function: Callable[..., T], *args: Any) -> T:
         try:

@@ -18,14 +18,13 @@ docs/guides/training-loop.md.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from verifiers.clients.sampler import Sampler
 from verifiers.envs.lifecycle import shielded
-from verifiers.errors import StoreError, TrainingError
+from verifiers.errors import Error, StoreError, TrainingError
 from verifiers.train.advantages import Rae
 from verifiers.train.buffer import Batch
 from verifiers.train.checkpoint import Checkpoints, RunState
@@ -112,7 +111,10 @@ class AsyncLoop:
             failure = _first(group)
         except BaseException as error:  # a cancellation, or the interpreter's end
             failure = error
-        await self._save_last(failure)
+        try:
+            await self._save_last(failure)
+        finally:
+            self._calls.close()
         if failure is not None:
             raise failure from failure.__cause__
         return LoopResult(self.step, self.version, self.step < self.config.steps)
@@ -204,14 +206,19 @@ class AsyncLoop:
 
     async def _replace(self, weights: Weights) -> None:
         self._waits.mark("update", True)
-        await self._sampler.pause()
         try:
-            await self._sampler.update_weights(weights, weights.version)
-        except BaseException:
-            with contextlib.suppress(Exception):  # the first error says more
+            await self._sampler.pause()
+            try:
+                await self._sampler.update_weights(weights, weights.version)
+            finally:
                 await self._sampler.resume()
+        except Error:
             raise
-        await self._sampler.resume()
+        except Exception as error:  # boundary: an engine's own code
+            raise TrainingError(
+                f"the sampler did not take version {weights.version}: {type(error).__name__}: {error}",
+                hint="Mend the sampler, and go on from the last checkpoint with --resume.",
+            ) from error
         self._waits.mark("update", False)
         await self.flow.set_version(weights.version)
         self._update = None
