@@ -32,6 +32,8 @@ class KvCache:
         self._values: list[Any] = []
         self._rows: Any = None
         self._positions: Any = None
+        self._index: Any = None
+        self._column: Any = None
         self._window = 0
 
     def reserve(self, slots: int, capacity: int) -> None:
@@ -50,6 +52,11 @@ class KvCache:
         window: how many columns are read.
         """
         self._rows, self._positions, self._window = rows, positions, window
+        if isinstance(rows, int):
+            self._index = torch.arange(rows, device=positions.device)
+            self._column = positions[:, 0]
+        else:
+            self._index = rows[:, None]
 
     def update(self, keys: Any, values: Any, layer: int, *_: Any, **__: Any) -> tuple[Any, Any]:
         """Store [B, heads, T, head size] of a layer; what that layer reads: [B, heads, window, head size]."""
@@ -69,11 +76,9 @@ class KvCache:
 
     def _stored(self, tensor: Any, new: Any) -> Any:
         if isinstance(self._rows, int):
-            n = self._rows
-            index = torch.arange(n, device=tensor.device)
-            tensor[index, :, self._positions[:, 0]] = new[:, :, 0]
-            return tensor[:n, :, : self._window]
-        tensor[self._rows[:, None], :, self._positions] = new.transpose(1, 2)
+            tensor[self._index, :, self._column] = new[:, :, 0]
+            return tensor[: self._rows, :, : self._window]
+        tensor[self._index, :, self._positions] = new.transpose(1, 2)
         return tensor[self._rows, :, : self._window]
 
     def _made(self, like: Any) -> Any:

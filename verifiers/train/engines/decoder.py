@@ -16,6 +16,7 @@ torch_engine`).
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -215,10 +216,15 @@ class Decoder:
         """Sample a token for each slot from logits [N, V], and end the requests that end with it."""
         requests = [self._slots[slot] for slot in slots]
         draws = torch.tensor([request.draw() for request in requests if request], dtype=torch.float64)
-        temperatures = torch.from_numpy(self._temperatures[slots])
-        chosen, values = _choose(logits, temperatures.to(logits.device), draws.to(logits.device))
+        temperatures = self._temperatures[slots]
+        chosen, values = _choose(
+            logits,
+            torch.from_numpy(temperatures).to(logits.device),
+            draws.to(logits.device),
+            greedy=not temperatures.all(),
+        )
         tokens, logprobs = chosen.tolist(), values.tolist()
-        if not np.isfinite(logprobs).all():
+        if not all(map(math.isfinite, logprobs)):
             raise EngineError("the model's logits are not finite", hint="Look at the weights of the last update.")
         self.sampled += len(tokens)
         for slot, request, token, logprob in zip(slots, requests, tokens, logprobs, strict=True):
@@ -386,18 +392,18 @@ def again(error: EngineError) -> EngineError:
     return EngineError(*error.args, hint=error.hint, cause=error.__cause__)
 
 
-def _choose(logits: Any, temperatures: Any, draws: Any) -> tuple[Any, Any]:
+def _choose(logits: Any, temperatures: Any, draws: Any, *, greedy: bool) -> tuple[Any, Any]:
     """Tokens [N] and their logprobs [N] from logits [N, V] in float32; draws [N] float64 in [0, 1).
 
     By inversion of the distribution function, in float64: one random number a token. The first token whose sum exceeds
-    the draw has a probability above 0.
+    the draw has a probability above 0; one is there (`Request.draw` stays clear of 1) unless logits are NaN.
+    greedy: whether a temperature is 0.
     """
-    greedy = temperatures == 0
-    scaled = logits / torch.where(greedy, 1.0, temperatures)[:, None]
-    logprobs = torch.log_softmax(scaled, dim=-1)
-    sums = logprobs.exp().double().cumsum(dim=-1)
-    tokens = torch.searchsorted(sums, (draws * sums[:, -1])[:, None], right=True).clamp_max(logits.shape[1] - 1)
-    tokens = torch.where(greedy[:, None], logprobs.argmax(dim=-1, keepdim=True), tokens)
+    logprobs = torch.log_softmax(logits / torch.where(temperatures > 0, temperatures, 1.0)[:, None], dim=-1)
+    sums = logprobs.exp().cumsum(dim=-1, dtype=torch.float64)
+    tokens = torch.searchsorted(sums, draws[:, None] * sums[:, -1:], right=True).clamp_max(logits.shape[1] - 1)
+    if greedy:
+        tokens = torch.where(temperatures[:, None] > 0, tokens, logprobs.argmax(dim=-1, keepdim=True))
     return tokens[:, 0], logprobs.gather(1, tokens)[:, 0]
 
 

@@ -47,6 +47,7 @@ class Runner:
         self._keep = {"logits_to_keep": 1} if "logits_to_keep" in parameters else {}
         if row_invariant:
             _set_experts(model, "batched_mm")
+        self._columns = torch.arange(64, device=self.device)
         self._routes: list[Any] = []
         self.routed_layers = 0
         if record_routes:
@@ -63,6 +64,7 @@ class Runner:
         longest = int(positions.max()) + 1
         window = min(cache.capacity, -(-longest // 16) * 16)
         on = positions.to(self.device)
+        places = on.clamp_min(0)
         cache.place(
             rows if isinstance(rows, int) else rows.to(self.device),
             torch.where(on < 0, cache.capacity, on),
@@ -70,8 +72,8 @@ class Runner:
         )
         output = self.model(
             input_ids=ids.to(self.device),
-            attention_mask=self._masks(on, window),
-            position_ids=on.clamp_min(0),
+            attention_mask=self._masks(places, window),
+            position_ids=places,
             use_cache=True,
             **{self._cache_name: cache},
             **({} if all_logits else self._keep),
@@ -116,15 +118,16 @@ class Runner:
 
     def _masks(self, positions: Any, window: int) -> Any:
         """What each token may look at, in the form that the model takes: by kind of layer if there are several."""
-        columns = torch.arange(window, device=self.device)
+        if len(self._columns) < window:
+            self._columns = torch.arange(2 * window, device=self.device)
+        columns = self._columns[:window]
         reach = positions[:, None, :, None]
-        # Padding sees the first column: a row of a softmax without any entry is NaN.
-        full = columns <= reach.clamp_min(0)
+        full = columns <= reach  # padding sees the first column: a softmax without any entry is NaN
         masks = {}
         for kind in self._types:
             mask = full
             if kind == "sliding_attention" and window > self._window:
-                mask = full & ((columns > reach - self._window) | (reach < 0))
+                mask = full & (columns > reach - self._window)
             masks[kind] = self._in_form(mask)
         return masks if len(masks) > 1 else masks.popitem()[1]
 

@@ -175,7 +175,7 @@ class SamplerServer:
 
     def _entries(self, completion: Completion) -> list[dict[str, Any]]:
         return [
-            {"token": self.renderer.decode([token], special=True), "id": token, "logprob": logprob}
+            {"token": self.renderer.decode([token], special=True), "id": token, "logprob": logprob, "top_logprobs": []}
             for token, logprob in zip(completion.tokens, completion.logprobs, strict=True)
         ]
 
@@ -225,7 +225,7 @@ class SamplerServer:
         return {"status": "resumed"}
 
     async def _is_paused(self, _: web.Request) -> Any:
-        return {"is_paused": self._paused}
+        return {"is_paused": getattr(self.sampler, "paused", self._paused)}
 
     async def _update_weights(self, request: web.Request) -> Any:
         return await self._load(await self._body(request), "folder", adapter=False)

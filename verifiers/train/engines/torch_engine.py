@@ -221,5 +221,9 @@ def stop_tokens(model: Any, tokenizer: Any = None) -> frozenset[int]:
 
 def _context(runner: Runner, wanted: int) -> int:
     known = getattr(runner.config, "max_position_embeddings", None)
+    rope = getattr(runner.config, "rope_parameters", None) or {}
+    if rope.get("rope_type") in ("dynamic", "longrope"):
+        # Beyond this the longest row of a batch would change the frequencies of all others.
+        known = rope.get("original_max_position_embeddings") or known
     return min(wanted, int(known)) if known else wanted
 
