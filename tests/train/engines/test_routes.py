@@ -52,6 +52,28 @@ async def test_every_token_that_was_fed_has_its_experts() -> None:
         assert np.array_equal(np.sort(reply.routed_experts), np.sort(chosen(model, ids)))
 
 
+async def test_a_cache_made_again_keeps_the_routes_of_the_sampling() -> None:
+    """After an update that recomputes the cache, tokens before it still have the old model's experts."""
+    engine = TorchEngine(
+        tiny_model("qwen3_moe"),
+        max_batch=2,
+        max_context=64,
+        threaded=False,
+        stop_token_ids=[],
+        record_routes=True,
+        recompute_cache=True,
+    )
+    task = asyncio.ensure_future(engine.generate([1, 2, 3], {"max_tokens": 12, "seed": 1}))
+    while engine.load()["sampled"] < 6:  # noqa: ASYNC110 - the engine steps on this loop
+        await asyncio.sleep(0)
+    await engine.update_weights(tiny_model("qwen3_moe", seed=1).state_dict(), 1)
+    reply = await task
+    fed = [1, 2, 3, *reply.tokens[:-1]]
+    for seed, part in ((0, slice(8)), (1, slice(8, None))):
+        expected = chosen(tiny_model("qwen3_moe", seed=seed).eval(), fed)
+        assert np.array_equal(np.sort(reply.routed_experts[part]), np.sort(expected[part]))
+
+
 async def test_they_reach_the_turns_tokens_by_every_way() -> None:
     """In this process and through the server the evidence of a turn holds them, as JSON."""
     tokenizer = tiny_tokenizer()

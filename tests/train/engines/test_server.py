@@ -129,7 +129,7 @@ REFUSED = {
     "too long": ("/v1/completions", {"prompt": [1] * 300}, 400, "maximum context length"),
     "another model": ("/v1/completions", {"prompt": IDS, "model": "gpt"}, 404, "does not exist"),
     "truncated sampling": ("/v1/completions", {"prompt": IDS, "top_p": 0.5}, 400, "top_p"),
-    "streams": ("/v1/completions", {"prompt": IDS, "stream": True}, 400, "stream"),
+    "streams": ("/v1/completions", {"prompt": IDS, "stream": True}, 400, "one whole reply"),
     "no ids": ("/inference/v1/generate", {"token_ids": "text"}, 400, "token_ids"),
     "no messages": ("/v1/chat/completions", {"messages": "text"}, 400, "messages"),
     "a forced call": ("/v1/chat/completions", {"messages": [], "tool_choice": "required"}, 400, "forced"),

@@ -152,7 +152,7 @@ class Decoder:
         if recompute and running:
             items = [(slot, 0, int(self._fed[slot])) for slot in running]
             with torch.inference_mode():
-                self._feed(items)
+                self._feed(items, again=True)
             self._epochs[running] = self._epoch
 
     # --- the step ---------------------------------------------------------------------------------------------
@@ -327,10 +327,11 @@ class Decoder:
             self._routes[targets, :length] = self._routes[sources, :length]
         self._fed[targets] = np.minimum(self._fed[sources], length)
 
-    def _feed(self, items: list[tuple[int, int, int]]) -> Any:
+    def _feed(self, items: list[tuple[int, int, int]], *, again: bool = False) -> Any:
         """Feed the tokens [begin, end) of slots, several slots in one pass where they are of like length.
 
-        Returns logits [len(items), V] of each one's last token.
+        Returns logits [len(items), V] of each one's last token. With `again` the routes stay those of the first time:
+        it is those that the tokens were sampled by.
         """
         logits: list[Any] = [None] * len(items)
         order = sorted(range(len(items)), key=lambda number: items[number][2] - items[number][1])
@@ -339,12 +340,12 @@ class Decoder:
             longest = items[batch[0]][2] - items[batch[0]][1]
             while order and not self._deterministic and (len(batch) + 1) * longest <= PREFILL_TOKENS:
                 batch.append(order.pop())
-            fed = self._feed_together([items[number] for number in batch])
+            fed = self._feed_together([items[number] for number in batch], again)
             for number, row in zip(batch, fed, strict=True):
                 logits[number] = row
         return torch.stack(logits)
 
-    def _feed_together(self, items: list[tuple[int, int, int]]) -> Any:
+    def _feed_together(self, items: list[tuple[int, int, int]], again: bool) -> Any:
         """One batch, padded on the left, in pieces of at most PREFILL_TOKENS."""
         width = max(end - begin for _, begin, end in items)
         slots = np.array([slot for slot, _, _ in items])
@@ -362,15 +363,14 @@ class Decoder:
                 torch.from_numpy(part),
                 torch.from_numpy(np.ascontiguousarray(ids[:, at : at + piece])),
             )
-            self._keep_routes(slots, part)
+            if self.runner.routed_layers and not again:
+                self._keep_routes(slots, part)
         for slot, begin, end in items:
             self._fed[slot] = end
             self.fed += end - begin
         return logits
 
     def _keep_routes(self, slots: Any, places: Any) -> None:
-        if not self.runner.routed_layers:
-            return
         routes = self.runner.routes(places.size)
         if self._routes is None:
             shape = (self.limits.max_batch, self._tokens.shape[1], *routes.shape[1:])

@@ -29,14 +29,17 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "logit_bias": ({},),
     "bad_words": ([],),
     "allowed_token_ids": ([],),
+}
+"""Arguments that change what is sampled from, with the values that do not."""
+
+ONE_REPLY: Mapping[str, tuple[Any, ...]] = {
     "n": (1,),
     "best_of": (1,),
     "use_beam_search": (False,),
     "stream": (False,),
     "echo": (False,),
-    "prompt_logprobs": (0,),
 }
-"""Arguments that change what is sampled from, or how many replies there are, with the values that do not."""
+"""Arguments that ask for something else than one whole reply, with the values that do not."""
 
 IGNORED = frozenset(
     ("logprobs", "top_logprobs", "return_token_ids", "return_tokens_as_token_ids", "cache_salt", "priority", "user")
@@ -85,14 +88,16 @@ def read_sampling(params: Mapping[str, Any]) -> Sampling:
 def _check(name: str, value: Any) -> None:
     if name in READ or name in IGNORED:
         return
-    if name in NEUTRAL:
-        if value not in NEUTRAL[name] and value is not None:
-            raise ConfigError(
-                f"the sampling argument {name}={value!r} is refused: logprobs have to be those of the whole policy",
-                hint=f"Leave {name} out, or set it to {NEUTRAL[name][0]!r}.",
-            )
-        return
-    near = difflib.get_close_matches(name, [*READ, *NEUTRAL], n=1)
+    whys = {"logprobs have to be those of the whole policy": NEUTRAL, "an engine gives one whole reply": ONE_REPLY}
+    for why, harmless in whys.items():
+        if name in harmless:
+            if value not in harmless[name]:
+                raise ConfigError(
+                    f"the sampling argument {name}={value!r} is refused: {why}",
+                    hint=f"Leave {name} out, or set it to {harmless[name][0]!r}.",
+                )
+            return
+    near = difflib.get_close_matches(name, [*READ, *NEUTRAL, *ONE_REPLY], n=1)
     raise ConfigError(
         f"the engine has no sampling argument {name!r}",
         hint=f"Did you mean {near[0]}?" if near else f"It reads {', '.join(READ)}.",
