@@ -61,6 +61,15 @@ async def test_a_reply_is_ids_with_logprobs_at_the_temperature_and_versions(fold
     assert (asked["sampling_params"]["top_p"], asked["sampling_params"]["repetition_penalty"]) == (1.0, 1.0)
 
 
+async def test_the_turns_of_a_rollout_have_other_random_numbers_under_one_seed(folder) -> None:
+    """vLLM would draw the same ones for each; ours differ by the length of the prompt, and are the same every time."""
+    async with FakeVllm(folder) as server, HttpSampler([server.url]) as sampler:
+        for ids in ([1, 2], [1, 2, 3], [4, 5]):
+            await sampler.generate(ids, {"max_tokens": 1, "seed": 3})
+        seeds = [body["sampling_params"]["seed"] for body in server.bodies[-3:]]
+    assert seeds[0] == seeds[2] != seeds[1]
+
+
 async def test_a_text_is_scored_token_by_token(folder) -> None:
     """At temperature 1, beginning with 0."""
     async with FakeVllm(folder) as server, HttpSampler([server.url]) as sampler:

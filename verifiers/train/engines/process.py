@@ -9,7 +9,7 @@ weights, at most `max_restarts` times, and is asked again for what it owed; `dea
 WorkerDiedError with the end of what the process said.
 
 Weights go over as safetensors in a folder: the one they are in, or one in memory (/dev/shm) for tensors of this
-process. Measured with 90,000 parameters that takes about as long as one step of decoding.
+process.
 """
 
 from __future__ import annotations

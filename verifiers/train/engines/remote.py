@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import hashlib
 import io
 import json
 from collections.abc import Mapping, Sequence
@@ -114,10 +115,15 @@ class Server:
 
     async def generate(self, ids: Sequence[int], sampling: Sampling, version: int) -> Completion:
         """A reply. `version`: of the newest weights; what older ones computed of the prompt is not taken over."""
-        choices = _field(await self._tokens(ids, _wishes(sampling, self.context - len(ids)), version), "choices", list)
+        asked = _wishes(sampling, self.seed(sampling.seed, len(ids)), self.context - len(ids))
+        choices = _field(await self._tokens(ids, asked, version), "choices", list)
         if len(choices) != 1 or not isinstance(choices[0], dict):
             raise InvalidModelResponseError(f"{self.url} gave {len(choices)} replies where 1 was asked for")
         return self._completion(choices[0])
+
+    def seed(self, seed: int | None, length: int) -> int | None:
+        """What a request's seed is for the server; `length` of its prompt."""
+        return seed
 
     async def score(self, ids: Sequence[int], version: int) -> list[float]:
         """The logprob of each token given those before it, at temperature 1; the first is 0."""
@@ -244,6 +250,12 @@ class VllmServer(Server):
             raise self._unfit("has its token route switched off") from error
         return served
 
+    def seed(self, seed: int | None, length: int) -> int | None:
+        """A rollout asks every turn with its one seed: the prompt's length gives each turn other random numbers."""
+        if seed is None:
+            return None
+        return int.from_bytes(hashlib.blake2b(f"{seed} {length}".encode(), digest_size=7).digest())
+
     async def load(self, weights: Weights, version: int) -> None:
         folder = weights.folder
         assert folder is not None
@@ -289,12 +301,12 @@ async def server_at(url: str, model: str, session: aiohttp.ClientSession) -> tup
     return server, await server.connect(known[chosen])
 
 
-def _wishes(sampling: Sampling, room: int) -> dict[str, Any]:
+def _wishes(sampling: Sampling, seed: int | None, room: int) -> dict[str, Any]:
     return {
         **NEUTRAL,
         "temperature": sampling.temperature,
         "max_tokens": sampling.max_tokens or max(1, room),
-        "seed": sampling.seed,
+        "seed": seed,
         "stop": list(sampling.stop),
         "stop_token_ids": sorted(sampling.stop_token_ids),
         "ignore_eos": sampling.ignore_eos,
