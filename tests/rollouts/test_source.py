@@ -12,7 +12,7 @@ from hypothesis import given, settings, strategies as st
 from tests.support.play import FunctionClient, echo, environment
 from verifiers.decorators import cleanup
 from verifiers.envs.singleturn_env import SingleTurnEnv
-from verifiers.errors import AuthenticationError, ConfigError, ModelError, RewardError
+from verifiers.errors import AuthenticationError, ConfigError, InvalidTaskError, ModelError, RewardError
 from verifiers.rollouts.engine import Engine, EngineOptions
 from verifiers.rollouts.source import GroupSource, RolloutRequest
 from verifiers.rubrics.rubric import Rubric
@@ -259,3 +259,18 @@ def test_every_submitted_group_is_reported_exactly_once(groups, max_rollouts, cl
         assert sum(health.outcomes.values()) == sum(asked.values()) and health.groups == 0
 
     asyncio.run(scenario())
+
+
+async def test_an_unfit_task_is_told_apart_from_a_failure():
+    """The environment raises InvalidTaskError: its rollouts have an outcome of their own, and no reward."""
+
+    class Checking(SingleTurnEnv):
+        async def setup_state(self, state):
+            raise InvalidTaskError("its picture is missing")
+
+    env = Checking(dataset=environment(n=2).get_dataset(), rubric=Rubric(funcs=[echo]))
+    source = source_of(env=env)
+    await source.submit(request(source))
+    result = await first(source)
+    assert outcomes(result) == ["invalid_task", "invalid_task"] and not result.valid
+    assert result.members[0].error["message"] == "its picture is missing"
