@@ -12,9 +12,12 @@ opt-in tests of the marker `vllm` hold a real server against the same expectatio
 from __future__ import annotations
 
 import asyncio
+import base64
+import io
 from pathlib import Path
 from typing import Any, Self
 
+import numpy as np
 import torch
 from aiohttp import web
 
@@ -233,12 +236,23 @@ class FakeVllm:
             "stop_reason": None,
             "token_ids": done["tokens"],
             "logprobs": {"content": content} if asked.get("logprobs") is not None else None,
-            "routed_experts": None,
+            "routed_experts": self._routes([*body["token_ids"], *done["tokens"]][:-1]),
             "weight_versions": _spans(done["labels"]),
         }
         return web.json_response(
             {"request_id": "r", "choices": [choice], "prompt_logprobs": done["prompt"], "output_mode": "tokens"}
         )
+
+    def _routes(self, fed: list[int]) -> str | None:
+        """The experts of each token that was fed, as --enable-return-routed-experts has them: .npy in base64."""
+        if not getattr(self.base.config, "num_experts_per_tok", 0):
+            return None
+        with torch.inference_mode():
+            routers = self.base(torch.tensor([fed]), output_router_logits=True).router_logits
+        chosen = [logits.topk(self.base.config.num_experts_per_tok).indices for logits in routers]
+        file = io.BytesIO()
+        np.save(file, torch.stack(chosen, dim=1).numpy().astype(np.uint8))
+        return base64.b64encode(file.getvalue()).decode()
 
     async def _completions(self, request: web.Request) -> web.Response:
         body = await request.json()

@@ -2,6 +2,7 @@
 
 import asyncio
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -18,6 +19,7 @@ from verifiers.errors import (  # noqa: E402
     OverlongPromptError,
 )
 from verifiers.train.engines.http import HttpSampler  # noqa: E402
+from verifiers.train.engines.torch_engine import TorchEngine  # noqa: E402
 from verifiers.train.weights import WeightFolders  # noqa: E402
 
 pytestmark = pytest.mark.train
@@ -68,6 +70,19 @@ async def test_the_turns_of_a_rollout_have_other_random_numbers_under_one_seed(f
             await sampler.generate(ids, {"max_tokens": 1, "seed": 3})
         seeds = [body["sampling_params"]["seed"] for body in server.bodies[-3:]]
     assert seeds[0] == seeds[2] != seeds[1]
+
+
+async def test_a_mixture_of_experts_tells_its_routes(tmp_path) -> None:
+    """Of each token that was fed, in each layer, as our own engine has them."""
+    model = tiny_model("qwen3_moe", seed=3)
+    async with FakeVllm(save_tiny(tmp_path, "qwen3_moe", seed=3)) as server, HttpSampler([server.url]) as sampler:
+        reply = await sampler.generate(PROMPT, {"max_tokens": 5, "seed": 0, "ignore_eos": True})
+    engine = TorchEngine(model, record_routes=True, max_context=64, stop_token_ids=[])
+    again = await engine.generate([*PROMPT, *reply.tokens[:-1]], {"max_tokens": 1})
+    await engine.close()
+    assert reply.routed_experts.shape == (len(PROMPT) + 4, 2, 2)
+    assert (np.sort(reply.routed_experts) == np.sort(again.routed_experts)).all()
+    assert reply.routed_experts.dtype == again.routed_experts.dtype
 
 
 async def test_a_text_is_scored_token_by_token(folder) -> None:
