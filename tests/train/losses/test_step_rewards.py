@@ -40,9 +40,9 @@ def test_returns_are_discounted_once_a_turn() -> None:
 
 def test_a_turn_is_worth_what_came_from_it_on() -> None:
     """Not what came before it. A member that had ended counts as 0 in later baselines, it does not leave them."""
-    rows = make_algorithm(AdvantageConfig(step_rewards=True))(played([1.0, 3.0], [0.0]))
-    # returns 4, 3 and 0; baselines 2 and (3 + 0) / 2
-    assert by_turn(rows[0]) == [2.0, 1.5] and by_turn(rows[1]) == [-2.0]
+    rows = make_algorithm(AdvantageConfig(step_rewards=True))(played([1.0, 3.0], [2.0]))
+    # returns 4, 3 and 2; baselines 3 and (3 + 0) / 2
+    assert by_turn(rows[0]) == [1.0, 1.5] and by_turn(rows[1]) == [-1.0]
 
 
 def test_the_last_player_alive_still_has_a_signal() -> None:
