@@ -34,25 +34,35 @@ def _section(model: type[BaseModel], node: ast.ClassDef) -> str:
         name = item.target.id
         following = node.body[position + 1] if position + 1 < len(node.body) else None
         kind = _kind(ast.unparse(item.annotation))
-        rows.append(f"| `{name}` | {kind} | {_default(model, name)} | {_text(following)} |")
+        rows.append(f"| `{name}` | {kind} | {_default(model, name)} | {_text(following) or _about(model, name)} |")
     meaning = " ".join((inspect.getdoc(model) or "").split())
     head = [f"## {_title(node.name)}\n", f"{meaning}\n", "| name | kind | default | meaning |", "|---|---|---|---|"]
     return "\n".join([*head, *rows, ""])
 
 
+OWNERS = {source.TrainConfig: "", source.ModelConfig: "model.", source.SftConfig: ""}
+COMMANDS = {"TrainConfig": "The file of vf-train", "SftConfig": "The file of vf-sft"}
+
+
 def _title(name: str) -> str:
     """The section of the file that the class stands for."""
-    owners = [
-        (owner, field)
-        for owner in (source.TrainConfig, source.ModelConfig, source.EvalConfig)
-        for field, info in owner.model_fields.items()
-        if name in str(info.annotation)
-    ]
-    if not owners:
-        return f"{name}"
-    owner, field = owners[0]
-    prefix = {source.TrainConfig: "", source.ModelConfig: "model.", source.EvalConfig: "eval."}[owner]
-    return f"[[{prefix}{field}]]" if "list" in str(owner.model_fields[field].annotation) else f"[{prefix}{field}]"
+    for owner, prefix in OWNERS.items():
+        for field, info in owner.model_fields.items():
+            if name in str(info.annotation):
+                section = f"[[{prefix}{field}]]" if "list" in str(info.annotation) else f"[{prefix}{field}]"
+                return section + (" of vf-sft" if owner is source.SftConfig else "")
+    return COMMANDS[name]
+
+
+def _about(model: type[BaseModel], name: str) -> str:
+    """What a section is for, where the setting that holds it says nothing more."""
+    annotation = model.model_fields[name].annotation
+    found = next((one for one in vars(source).values() if _is_section(one) and one.__name__ in str(annotation)), None)
+    return f"[{name}]: {(inspect.getdoc(found) or '').split('. ')[0].rstrip('.')}." if found else ""
+
+
+def _is_section(value: Any) -> bool:
+    return inspect.isclass(value) and issubclass(value, source.Section) and value is not source.Section
 
 
 def _kind(annotation: str) -> str:
@@ -72,15 +82,13 @@ def _kind(annotation: str) -> str:
         "Path": "folder",
         "list[str] | Literal['all-linear']": "list of texts, or `all-linear`",
         "tuple[float, float]": "two numbers",
-        "LoraConfig": "table",
-        "EvalConfig": "table",
     }
     optional = annotation.endswith(" | None")
     base = annotation.removesuffix(" | None")
     if base.startswith("Literal["):
         text = ", ".join(f"`{value}`" for value in ast.literal_eval("(" + base[8:-1] + ",)"))
     else:
-        text = names.get(base, f"`{base}`")
+        text = names.get(base, "tables" if base.startswith("list[") else "table" if "Config" in base else f"`{base}`")
     return f"{text} or none" if optional else text
 
 

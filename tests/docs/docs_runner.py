@@ -20,7 +20,7 @@ from typing import Any
 
 from docs_pages import ROOT, Block
 
-COMMANDS = ("vf-eval", "vf-init", "vf-install", "vf-validate")
+COMMANDS = ("vf-eval", "vf-init", "vf-install", "vf-sft", "vf-train", "vf-validate")
 TIME_LIMIT_S = 240
 
 
@@ -67,7 +67,7 @@ class Session:
     def toml(self, block: Block) -> None:
         """Parse it; an evaluation's file is read by the command itself, and a `--dry-run` shows that it resolves."""
         parsed = tomllib.loads(block.text)
-        if "eval" in parsed and (name := block.directions.get("file")):
+        if isinstance(parsed.get("eval"), list) and (name := block.directions.get("file")):
             self.shell(f"vf-eval {name} --dry-run", block, expected_code=0)
 
     def console(self, block: Block) -> None:

@@ -56,9 +56,13 @@ class LoraConfig(Section):
     """Train a LoRA adapter (PEFT) instead of all weights."""
 
     rank: PositiveInt = 16
+    """Columns of each pair of matrices that is added."""
     alpha: PositiveFloat = 32.0
+    """What is added is scaled by alpha / rank."""
     dropout: Share = 0.0
+    """Of the input of what is added, while training."""
     target_modules: list[str] | Literal["all-linear"] = "all-linear"
+    """Names of the layers that get one."""
 
 
 class ModelConfig(Section):
@@ -72,8 +76,11 @@ class ModelConfig(Section):
     """How packed rows are kept apart: by a mask (sdpa, eager), row by row (segments), or in one kernel, of the package
     flash-attn. "auto" takes sdpa on a CPU and the last that there is on a GPU."""
     gradient_checkpointing: bool = False
+    """Compute activations again on the way back: less memory, a third more time."""
     lora: LoraConfig | None = None
+    """Train an adapter; not set trains all weights."""
     device: str = "auto"
+    """`auto` takes a GPU if there is one."""
     router_aux_coefficient: NonNegative = 0.001
     """Of the load-balancing loss of a mixture of experts; it is added to the loss, apart from it in the figures."""
     router_replay: bool = True
@@ -84,15 +91,23 @@ class TrainerConfig(Section):
     """One update."""
 
     lr: PositiveFloat = 1e-6
+    """Learning rate."""
     schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """How the learning rate goes on after the warm-up."""
     warmup_steps: Annotated[int, Field(ge=0)] = 0
+    """Updates in which the learning rate rises from 0."""
     total_steps: PositiveInt | None = None
     """Where a schedule ends; None takes the loop's steps."""
     optimizer: Literal["adamw", "sgd"] = "adamw"
+    """`sgd` has no momentum."""
     betas: tuple[float, float] = (0.9, 0.95)
+    """Of AdamW."""
     eps: PositiveFloat = 1e-8
+    """Of AdamW."""
     weight_decay: NonNegative = 0.0
+    """Of AdamW, decoupled."""
     max_grad_norm: PositiveFloat | None = 1.0
+    """Longer gradients are shortened to it."""
     tokens_per_microbatch: PositiveInt = 8192
     """What one forward pass holds at most; a row that is longer is refused."""
     packing: bool = True
@@ -101,20 +116,27 @@ class TrainerConfig(Section):
     """More than one splits a batch into that many updates; ratios then have the policy before the first as the old
     one."""
     autocast: Literal["none", "bfloat16"] = "none"
+    """Compute in half precision; weights stay in `model.dtype`."""
     seed: int = 0
+    """Of dropout, and of a new adapter."""
 
 
 class AdvantageConfig(Section):
     """What a rollout was worth beside the others of its group."""
 
     kind: Literal["mean", "leave_one_out", "max_rl", "rae"] = "mean"
+    """What a reward is held against: the mean of the group, that of the others in it, the mean and then divided by it
+    (MaxRL), or a running mean of the groups before (RAE)."""
     std: bool = False
     """Divide by the group's standard deviation (GRPO as published); biased towards easy and hard tasks."""
     std_eps: PositiveFloat = 1e-4
+    """Added to the standard deviation."""
     rae_decay: Share = 0.95
+    """Of the running mean."""
     step_rewards: bool = False
     """Use the rewards that environments give turn by turn, each from its turn on."""
     step_discount: Share = 1.0
+    """Of rewards of later turns."""
     length_penalty: NonNegative = 0.0
     """Share of the mean reward that the longest reply of a group loses."""
     overlong: Literal["mask", "keep", "drop"] = "mask"
@@ -127,21 +149,35 @@ class LossConfig(Section):
     """The policy loss, what masks its tokens and sequences, and what is added to it."""
 
     kind: Literal["dppo", "icepop", "ppo", "reinforce", "gspo", "cispo"] = "dppo"
+    """Which surrogate; docs/guides/training-losses.md has the formulas."""
     clip_low: PositiveFloat = 0.2
+    """`ppo`: ratios below 1 minus this are clipped."""
     clip_high: PositiveFloat = 0.28
+    """`ppo`: ratios above 1 plus this are clipped."""
     dual_clip: PositiveFloat | None = None
+    """`ppo`: bound of the ratio where the advantage is negative."""
     icepop_low: PositiveFloat = 0.5
+    """`icepop`: tokens with a lower ratio are left out."""
     icepop_high: PositiveFloat = 5.0
+    """`icepop`: tokens with a higher ratio are left out."""
     dppo_delta: PositiveFloat = 0.2
+    """`dppo`: tokens whose probability has moved further than this, away from the sampler, are left out."""
     gspo_low: PositiveFloat = 3e-4
+    """`gspo`: as clip_low, of sequences."""
     gspo_high: PositiveFloat = 4e-4
+    """`gspo`: as clip_high, of sequences."""
     cispo_high: PositiveFloat = 0.28
+    """`cispo`: weights of tokens are at most 1 plus this."""
     tis_cap: PositiveFloat | None = None
     """Truncated importance sampling: weight of a token by min(old policy / sampler, this)."""
     sequence_mask: Literal["none", "geometric", "product"] = "none"
+    """Leave out whole sequences by the mean or the product of their ratios."""
     geometric_low: PositiveFloat = 0.99
+    """Least mean ratio of a sequence."""
     geometric_high: PositiveFloat = 1.01
+    """Greatest mean ratio of a sequence."""
     product_cap: PositiveFloat = 3.0
+    """Greatest product of the ratios of a sequence."""
     off_policy_delta: PositiveFloat | None = None
     """Drop sequences of negative advantage whose mean log(sampler / policy) is above this (DeepSeek-V3.2)."""
     drift: NonNegative = 1e-3
@@ -149,7 +185,9 @@ class LossConfig(Section):
     kl: NonNegative = 0.0
     """Coefficient of the KL divergence from the reference model (k3)."""
     entropy: float = 0.0
+    """Coefficient of the entropy, which is rewarded."""
     normalise: Literal["token", "dr_grpo", "sequence"] = "token"
+    """Divide by all sampled tokens, by sequences of one constant length, or each sequence by its own."""
     max_tokens: PositiveInt | None = None
     """The constant length of `dr_grpo`; None takes `sampling.max_tokens`."""
 
@@ -159,7 +197,9 @@ class SamplingConfig(Section):
     those of the policy."""
 
     temperature: PositiveFloat = 1.0
+    """Of sampling; the trainer divides by it, too."""
     max_tokens: PositiveInt = 512
+    """Of one reply."""
     extra: dict[str, Any] = Field(default_factory=dict)
     """Further arguments of each request, such as `stop` or `chat_template_kwargs`."""
 
@@ -203,7 +243,9 @@ class SamplerConfig(Section):
     recompute_cache: bool = False
     """After an update compute again what the old weights computed for running requests; not with vLLM."""
     dtype: Literal["auto", "float32", "bfloat16", "float16", "float64"] = "auto"
+    """`auto` takes that of `model`."""
     device: str = "auto"
+    """`auto` takes that of `model`."""
 
     @model_validator(mode="after")
     def _reachable(self) -> Self:
@@ -221,12 +263,15 @@ class EnvironmentConfig(Section):
     """An environment to learn from, or to be evaluated on."""
 
     id: str
+    """Name, folder, or `owner/name@version` of a hub."""
     name: str = ""
     """In figures; the id if empty."""
     args: dict[str, Any] = Field(default_factory=dict)
+    """Arguments of `load_environment`."""
     ratio: PositiveFloat = 1.0
     """Share of the groups, beside the other environments'."""
     max_tasks: PositiveInt | None = None
+    """Only the first so many tasks."""
     workers: Annotated[int, Field(ge=0)] = 0
     """Processes that play it; 0 plays it in the process of the loop, which code that blocks would stall."""
     isolated: bool = False
@@ -239,7 +284,9 @@ class EnvironmentConfig(Section):
     pools: bool = False
     """Prefer tasks of middling difficulty: solved more than `hard` and less than `easy` of the time."""
     hard: Share = 0.25
+    """Tasks that are solved less often are hard."""
     easy: Share = 0.75
+    """Tasks that are solved more often are easy."""
     pool_weight: NonNegative = 0.2
     """Weight of easy and hard tasks beside the others."""
 
@@ -269,9 +316,13 @@ class EvalConfig(Section):
     """Evaluation while training."""
 
     every: PositiveInt = 100
+    """Steps from one evaluation to the next; the last step is evaluated, too."""
     at_start: bool = True
+    """Evaluate before the first step."""
     num_examples: PositiveInt = 32
+    """Tasks of each environment."""
     rollouts_per_example: PositiveInt = 1
+    """Rollouts of each task."""
     environments: list[EnvironmentConfig] = Field(default_factory=list)
     """None takes those that are trained on, on their evaluation tasks."""
 
@@ -280,15 +331,20 @@ class LoopConfig(Section):
     """How sampling and training go together."""
 
     steps: PositiveInt = 100
+    """Batches to train on."""
     groups_per_batch: PositiveInt = 8
+    """Groups with something to learn that make a batch."""
     group_size: PositiveInt = 8
+    """Rollouts of one task that are held against each other."""
     max_lag: Annotated[int, Field(ge=0)] = 8
     """Versions between the oldest sampled token of a row and its training. Sampling is paced by it, rows are cut by
     it; 0 samples and trains in turn."""
     oversample: Annotated[float, Field(ge=1)] = 1.0
     """Groups in flight beyond what pacing asks for, so that stragglers delay no batch."""
     max_rollouts: PositiveInt = 256
+    """Rollouts in flight at most, over all environments."""
     straggler_seconds: PositiveFloat | None = None
+    """What of a group is unfinished so long after its start is cut off."""
     max_retries: Annotated[int, Field(ge=0)] = 2
     """Further attempts of a rollout that failed by infrastructure, one at a time."""
     filter_zero_advantage: bool = True
@@ -296,6 +352,7 @@ class LoopConfig(Section):
     max_empty_batches: PositiveInt = 10
     """Batches' worth of groups in a row with nothing to train on, after which the run stops and says why."""
     seed: int = 0
+    """Of the order of tasks and of sampling."""
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
@@ -321,7 +378,9 @@ class CheckpointConfig(Section):
     """What is kept to go on from."""
 
     every: PositiveInt = 50
+    """Steps from one to the next; the end of a run makes one, too."""
     keep: PositiveInt = 2
+    """How many stay."""
 
 
 class LogConfig(Section):
@@ -332,6 +391,7 @@ class LogConfig(Section):
     wandb: str | None = None
     """The project's name."""
     tensorboard: bool = False
+    """Write events into the run folder."""
     save_rows: bool = False
     """Keep every trained row in the run's folder."""
 
@@ -341,6 +401,7 @@ class TrainConfig(Section):
 
     model: ModelConfig
     output: Path = Path("outputs/train")
+    """The folder of the run."""
     sampler: SamplerConfig = SamplerConfig()
     sampling: SamplingConfig = SamplingConfig()
     trainer: TrainerConfig = TrainerConfig()
@@ -349,6 +410,7 @@ class TrainConfig(Section):
     loop: LoopConfig = LoopConfig()
     env: list[EnvironmentConfig] = Field(min_length=1)
     eval: EvalConfig | None = None
+    """Not set evaluates nothing."""
     checkpoint: CheckpointConfig = CheckpointConfig()
     log: LogConfig = LogConfig()
 
@@ -415,11 +477,15 @@ class SftLoopConfig(Section):
     """How often and in which order the conversations are gone through."""
 
     epochs: PositiveInt = 1
+    """How often each conversation is learned."""
     steps: PositiveInt | None = None
     """Stop after so many updates, if the epochs have not ended before."""
     rows_per_batch: PositiveInt = 32
+    """Rows of one update."""
     shuffle: bool = True
+    """In each epoch another order."""
     seed: int = 0
+    """Of the order."""
     validate_every: PositiveInt | None = None
     """Updates between two measurements of the validation loss; None measures after each epoch."""
 
@@ -429,6 +495,7 @@ class SftConfig(Section):
 
     model: ModelConfig
     output: Path = Path("outputs/sft")
+    """The folder of the run."""
     data: SftDataConfig = SftDataConfig()
     sft: SftLoopConfig = SftLoopConfig()
     trainer: TrainerConfig = TrainerConfig(lr=2e-5, schedule="cosine", warmup_steps=10)
