@@ -20,12 +20,14 @@ LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 
 
 def page_parameters() -> list[object]:
-    """The pages that hold blocks; a page that runs the embedded model, or torch, is marked so."""
+    """The pages that hold blocks; one that runs the embedded model or torch is marked so, and one that trains is slow."""
     found = []
     for page in pages():
         content = blocks(page)
         local = any("-m local" in block.text for block in content if block.language == "console")
         marks = [pytest.mark.local] if local else []
+        if any("$ vf-train" in block.text and "checked" not in block.directions for block in content):
+            marks.append(pytest.mark.slow)
         marks += [pytest.mark.train] if TORCH.search("\n".join(block.text for block in content)) else []
         if content:
             found.append(pytest.param(page, id=str(page.relative_to(ROOT)), marks=marks))

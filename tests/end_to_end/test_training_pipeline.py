@@ -64,7 +64,7 @@ def evaluated(workplace: Path, model: str, output: str) -> float:
     """The mean reward of a model in a folder."""
     limits = ["-n", "8", "-r", "2", "-t", "8", "-T", "1", "-o", output]
     events = command(workplace, "eval", "letters", "-m", f"local:{model}", *limits)
-    return float(events[-1]["runs"][0]["reward"]["mean"] if "runs" in events[-1] else events[-1]["reward"]["mean"])
+    return float(events[-1]["mean"])
 
 
 @pytest.mark.timeout(400)

@@ -32,6 +32,7 @@ from verifiers.train.engines.http import HttpSampler
 from verifiers.train.engines.process import ProcessSampler
 from verifiers.train.engines.server import SamplerServer
 from verifiers.train.engines.torch_engine import TorchEngine, stop_tokens
+from verifiers.train.engines.transfer import BroadcastTransfer, NcclGroup
 from verifiers.train.environments import Split
 from verifiers.train.evaluation import EvaluatedEnvironment, Evaluation
 from verifiers.train.flow import EnvironmentSource
@@ -106,9 +107,7 @@ async def built(
         if any(one.in_workers for one in [*config.env, *(one for one, _ in evaluated)]):
             endpoint = await _endpoint(config, sampler, renderer, ends)
         served = Served(SamplerClient(sampler, renderer), sampler.info().model, endpoint)
-        # An adapter needs its configuration beside its tensors, and vLLM a path that it can read.
-        in_folders = config.sampler.kind == "vllm" or (config.sampler.kind == "process" and learner.policy.adapter)
-        folders = WeightFolders(folder / WEIGHTS, durable=False) if in_folders else None
+        folders = WeightFolders(folder / WEIGHTS, durable=False) if _in_folders(config) else None
         sources, facts = [], []
         for one, place in zip(config.env, found, strict=True):
             source, playing = await _source(one, place, served, sampling, config, ends)
@@ -195,9 +194,9 @@ async def _sampler(
         return engine
     if config.sampler.kind == "process":
         return await ends.enter_async_context(_process(config, learner.policy, folder))
-    return await ends.enter_async_context(
-        HttpSampler(config.sampler.urls, vocabulary=learner.policy.vocabulary)
-    )
+    transfer = BroadcastTransfer(NcclGroup()) if config.sampler.transfer == "nccl" else None
+    servers = HttpSampler(config.sampler.urls, vocabulary=learner.policy.vocabulary, transfer=transfer)
+    return await ends.enter_async_context(servers)
 
 
 def _engine(config: TrainConfig, policy: Policy) -> TorchEngine:
@@ -238,6 +237,13 @@ def _process(config: TrainConfig, policy: Policy, folder: RunFolder) -> ProcessS
         recompute_cache=config.sampler.recompute_cache,
         record_routes=bool(len(policy.routers)) and config.model.router_replay,
     )
+
+
+def _in_folders(config: TrainConfig) -> bool:
+    """Whether weights reach the sampler as folders: an adapter needs its configuration beside its tensors."""
+    if config.sampler.kind == "vllm":
+        return config.sampler.transfer == "folder"
+    return config.sampler.kind == "process" and config.model.lora is not None
 
 
 def _sampled(config: TrainConfig) -> ModelConfig:

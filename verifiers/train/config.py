@@ -231,6 +231,8 @@ class SamplerConfig(Section):
     """In this process, in one of our own beside it, or vLLM servers."""
     urls: list[str] = Field(default_factory=list)
     """Of vLLM servers, without /v1."""
+    transfer: Literal["folder", "nccl"] = "folder"
+    """How weights reach vLLM: in folders below the run's, which the servers have to see, or by NCCL from GPU to GPU."""
     host: str = "127.0.0.1"
     """Where this process serves the sampler to environments in workers, without any authentication: for workers on
     other machines, its address in their network."""
@@ -440,6 +442,12 @@ class TrainConfig(Section):
             raise ConfigError(
                 f"trainer.updates_per_batch is {self.trainer.updates_per_batch}, and a batch has {rollouts} rollouts",
                 hint="Split a batch into fewer updates.",
+            )
+        if self.sampler.transfer == "nccl" and (self.sampler.kind != "vllm" or self.model.lora is not None):
+            raise ConfigError(
+                "sampler.transfer is nccl, which brings whole weights to vLLM, "
+                + ("and an adapter is trained" if self.model.lora else f"and sampler.kind is {self.sampler.kind}"),
+                hint="Leave sampler.transfer out.",
             )
         labels = [one.label for one in self.env]
         if doubles := sorted({label for label in labels if labels.count(label) > 1}):

@@ -85,7 +85,8 @@ def load(folder: Path, policy: Policy, optimizer: Any, ranks: Ranks) -> dict[str
 
 def export(policy: Policy, folder: Path, ranks: Ranks) -> None:
     """The model as `from_pretrained` reads it, and its tokenizer; of an adapter, what PEFT reads."""
-    state = ranks.whole(policy.model.state_dict())
+    once = dict(policy.model.named_parameters()) | dict(policy.model.named_buffers())  # tied weights under one name
+    state = ranks.whole({name: value for name, value in policy.model.state_dict().items() if name in once})
     if not ranks.leads:
         return
     with _no_progress_bar():

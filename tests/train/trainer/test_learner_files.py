@@ -8,6 +8,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from safetensors.torch import load_file  # noqa: E402
+
 from tests.support.tiny_model import save_tiny, tiny_model  # noqa: E402
 from tests.train.trainer.rows_for_tests import eight_rows  # noqa: E402
 from verifiers.errors import ResumeError  # noqa: E402
@@ -107,6 +109,7 @@ def test_an_exported_model_is_loaded_by_anyone(tmp_path: Path, kind: str) -> Non
     trained = TorchLearner(load_policy(ModelConfig(path=str(folder))), TrainerConfig(lr=1e-2), LossConfig())
     trained.step(eight_rows())
     trained.export(tmp_path / "end")
+    assert "lm_head.weight" not in load_file(tmp_path / "end" / "model.safetensors")  # tied
     again = load_policy(ModelConfig(path=str(tmp_path / "end")))
     assert_same(weights(trained), {name: value.detach() for name, value in again.trained.items()})
     assert again.tokenizer.eos_token == "<|im_end|>" and again.tokenizer.chat_template
