@@ -20,7 +20,7 @@ LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 
 
 def page_parameters() -> list[object]:
-    """The pages that hold blocks; one that runs the embedded model or torch is marked so, and one that trains is slow."""
+    """The pages that hold blocks; one that runs the embedded model or torch is marked so, one that trains is slow."""
     found = []
     for page in pages():
         content = blocks(page)

@@ -85,7 +85,6 @@ def test_from_nothing_to_a_better_model(workplace: Path) -> None:
     optimiser = ["trainer.lr=3e-3", "trainer.warmup_steps=0"]
     data = f"data.files={results.parent}"
     command(workplace, "sft", "model.path=model", data, *imitating, *optimiser, "-o", "sft")
-    assert [row for row in (workplace / "sft" / "metrics.jsonl").read_text().splitlines()]
 
     events = command(workplace, "train", "model.path=sft/model", *SETTINGS, "log.save_rows=true", "-o", "rl")
     record = json.loads((workplace / "rl" / "run.json").read_text())["environments"][0]
