@@ -40,7 +40,7 @@ def _section(model: type[BaseModel], node: ast.ClassDef) -> str:
     return "\n".join([*head, *rows, ""])
 
 
-OWNERS = {source.TrainConfig: "", source.ModelConfig: "model.", source.SftConfig: ""}
+OWNERS: dict[type[BaseModel], str] = {source.TrainConfig: "", source.ModelConfig: "model.", source.SftConfig: ""}
 COMMANDS = {"TrainConfig": "The file of vf-train", "SftConfig": "The file of vf-sft"}
 
 

@@ -194,7 +194,7 @@ async def _sampler(
         return engine
     if config.sampler.kind == "process":
         return await ends.enter_async_context(_process(config, learner.policy, folder))
-    transfer = BroadcastTransfer(NcclGroup()) if config.sampler.transfer == "nccl" else None
+    transfer = BroadcastTransfer(NcclGroup) if config.sampler.transfer == "nccl" else None
     servers = HttpSampler(config.sampler.urls, vocabulary=learner.policy.vocabulary, transfer=transfer)
     return await ends.enter_async_context(servers)
 
