@@ -1,6 +1,7 @@
 """New weights while requests run: from where, when, and what is left of the old ones."""
 
 import asyncio
+import random
 from pathlib import Path
 from typing import Any
 
@@ -148,4 +149,59 @@ async def test_updates_do_not_wait_for_a_pause() -> None:
     for completion in await asyncio.gather(*tasks):
         assert completion.versions == sorted(completion.versions)
         assert len(completion.tokens) == len(completion.versions)
+    await engine.close()
+
+
+@pytest.mark.parametrize("count", [12, pytest.param(300, marks=pytest.mark.slow)])
+async def test_everything_at_once(count: int) -> None:
+    """While requests come, are given up, and share beginnings, weights change and the engine pauses: every token still
+    has the logprob that the weights of its version give it."""
+    rng = random.Random(count)
+    weights = [tiny_model(seed=seed).state_dict() for seed in range(3)]
+    models = [tiny_model(seed=seed).eval() for seed in range(3)]
+    ends = range(0, 259, 37)
+    engine = engine_of(threaded=True, max_batch=6, max_context=160, recompute_cache=True, stop_token_ids=ends)
+    running = True
+
+    async def ask(number: int) -> None:
+        prompt = list(range(rng.randint(1, 90))) if number % 2 else [rng.randrange(259) for _ in range(30)]
+        temperature = rng.choice([0.7, 1.0])
+        task = asyncio.ensure_future(
+            engine.generate(prompt, {"max_tokens": rng.randint(1, 60), "temperature": temperature})
+        )
+        if number % 4 == 0:
+            await asyncio.sleep(0.01)
+            task.cancel()
+        try:
+            reply = await task
+        except asyncio.CancelledError:
+            return
+        for version in set(reply.versions):
+            expected = logprobs_of(models[version % 3], prompt, reply.tokens, temperature)
+            chosen = [place for place, own in enumerate(reply.versions) if own == version]
+            assert [reply.logprobs[place] for place in chosen] == pytest.approx(
+                [expected[place] for place in chosen], abs=1e-5
+            )
+
+    async def disturb() -> None:
+        version = 0
+        while running:
+            version += 1
+            await engine.pause()
+            await engine.update_weights(weights[version % 3], version)
+            await engine.score(list(range(40)))
+            await engine.resume()
+            await asyncio.sleep(0.02)
+
+    disturbing = asyncio.ensure_future(disturb())
+    waiting = iter(range(count))
+
+    async def work() -> None:
+        for number in waiting:
+            await ask(number)
+
+    await asyncio.gather(*(work() for _ in range(12)))
+    running = False
+    await disturbing
+    assert engine.load()["running"] == engine.load()["waiting"] == 0
     await engine.close()
