@@ -241,6 +241,7 @@ class AsyncLoop:
         if self.flow.sampler_version >= version:
             self._due = None
             self._evaluating = self._tasks.create_task(self._run_evaluation(step))
+            self._mark_sampler()
 
     async def _run_evaluation(self, step: int) -> None:
         assert self._evaluation is not None
@@ -250,6 +251,7 @@ class AsyncLoop:
         seconds = asyncio.get_running_loop().time() - began
         self._tell(StepReport(step, version, False, seconds, figures))
         self._evaluating = None
+        self._mark_sampler()
         self._signal()
 
     # --- checkpoints ------------------------------------------------------------------------------------------
@@ -307,7 +309,10 @@ class AsyncLoop:
         ahead = self.version + self._training - self.flow.sampler_version
         batches = 0 if self._stopping else self.config.steps - self.step - self._training
         self.flow.ask(behind=max(0, ahead), batches=batches)
-        self._waits.mark("sampler", not self.flow.buffer.in_flight)
+        self._mark_sampler()
+
+    def _mark_sampler(self) -> None:
+        self._waits.mark("sampler", not self.flow.buffer.in_flight and self._evaluating is None)
 
     def _on_arrival(self) -> None:
         self._ask()

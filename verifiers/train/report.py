@@ -15,6 +15,7 @@ class StepReport:
     `wait/trainer_s`, `tokens/trained`, `groups/cancelled`, `eval/ENV/reward` …
 
     step: counts turns of the loop; version: the policy's after it. trained is False for a batch with nothing to train.
+    An evaluation has a report of its own, with the step of the policy that it is of, and nothing but `eval/…` figures.
     """
 
     step: int

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
+import functools
 import itertools
+import tempfile
 from collections import Counter
+from pathlib import Path
 
 import pytest
+from hypothesis import given, settings, strategies as st
 
 from tests.support.training import RecordingLearner, Setup, play
 from tests.support.virtual_time import run_virtual
@@ -34,10 +39,6 @@ class RememberingLearner(RecordingLearner):
         self.trained = (folder / "trained.txt").read_text().split("\n")
 
 
-class Killed(BaseException):
-    """Nothing of the process is left."""
-
-
 SLOW_TAIL = {"seconds": lambda random: random.lognormvariate(0, 1), "train_seconds": 0.5, "loop": {"max_lag": 8}}
 
 
@@ -47,7 +48,7 @@ def checkpoints(folder, **options):
 
 def test_a_run_that_goes_on_trains_what_was_left(tmp_path):
     """Stopped after any step, with groups in flight and ready: in the end the same rollouts are trained, each once."""
-    whole = play(**SLOW_TAIL, learner=RememberingLearner())
+    whole = unbroken()
     for stop in range(1, 6):
         folder = tmp_path / str(stop)
 
@@ -63,6 +64,34 @@ def test_a_run_that_goes_on_trains_what_was_left(tmp_path):
         assert len(rest.learner.steps) == 6 - stop and rest.steps[0].step == stop + 1
         assert Counter(rest.learner.trained) == Counter(whole.learner.trained)
         assert rest.loop.flow.buffer.asked == whole.loop.flow.buffer.asked == rest.loop.flow.buffer.fates.total()
+
+
+@functools.cache
+def unbroken():
+    return play(**SLOW_TAIL, learner=RememberingLearner())
+
+
+@settings(max_examples=15)
+@given(st.lists(st.floats(0, 6), min_size=1, max_size=3))
+def test_cancelled_at_any_moments_it_trains_what_an_unbroken_run_does(moments):
+    """The step that runs is ended and kept; one rollout after the other is trained once."""
+    with tempfile.TemporaryDirectory() as folder:
+        kept = Checkpoints(Path(folder), every=100)
+
+        async def main(moment):
+            made = Setup(**SLOW_TAIL, learner=RememberingLearner(), checkpoints=kept)
+            await made.loop.resume()
+            running = asyncio.create_task(made.run())
+            await asyncio.wait({running}, timeout=moment)
+            running.cancel()
+            await asyncio.wait({running})
+            return made
+
+        for moment in moments:
+            run_virtual(main(moment))
+        rest = play(**SLOW_TAIL, learner=RememberingLearner(), checkpoints=kept, resume=True)
+    assert Counter(rest.learner.trained) == Counter(unbroken().learner.trained)
+    assert rest.loop.flow.buffer.asked == rest.loop.flow.buffer.fates.total() == 12
 
 
 def test_only_the_last_checkpoints_are_kept(tmp_path):

@@ -76,7 +76,7 @@ def check(made: Setup) -> None:
     assert ended <= buffer.fates.total() + len(buffer.ready)
 
 
-@settings(max_examples=120)
+@settings(max_examples=60)
 @given(schedules())
 def test_no_row_is_too_old_and_every_group_is_accounted_for(schedule):
     """Whatever takes how long, fails, is cut off, or has no signal."""
