@@ -102,6 +102,8 @@ def run(folder: Path, kind: str) -> None:
             (folder / "diverged").touch()
 
     lead_or_follow(diverging, diverges)
+    half = make_learner(kind, ranks, lr=0.1, optimizer="sgd", autocast="bfloat16")
+    lead_or_follow(half, lambda: save_file(gradient_step(half, eight_rows())[0], folder / "half.safetensors"))
     ranks.leave()
 
 

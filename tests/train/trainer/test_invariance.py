@@ -76,12 +76,12 @@ def test_gradient_checkpointing_changes_nothing() -> None:
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager", "segments"])
 def test_packed_rows_do_not_see_each_other(attention: str) -> None:
-    """Another neighbour in the sequence leaves a row's gradient as it was."""
+    """Another row before it in the sequence leaves a row's gradient as it was."""
 
     def gradient(neighbour: int) -> Any:
         model = tiny_model(attn_implementation=attention).double()
         still = make_row(12, 4, neighbour, advantages=[0.0] * 12)
-        rows = [make_row(12, 4, 1), still, make_row(24, 4, 2)]
+        rows = [still, make_row(12, 4, 1), make_row(24, 4, 2)]
         learner = TorchLearner(
             policy_of(model, ModelConfig()),
             TrainerConfig(lr=1.0, optimizer="sgd", max_grad_norm=None, packing=True),
