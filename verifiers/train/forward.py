@@ -16,9 +16,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from verifiers.errors import ConfigError
 from verifiers.train import attention
 from verifiers.train.losses.logprobs import token_logprobs
-from verifiers.train.packing import MicroBatch
+from verifiers.train.packing import MicroBatch, pack
+from verifiers.train.rows import Row
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,3 +109,36 @@ class SampledHead:
             return None
         hidden = inputs[0]
         return (hidden.reshape(-1, hidden.shape[-1])[self._at - 1].unsqueeze(0), *inputs[1:])
+
+
+def check_isolation(head: SampledHead, device: Any) -> None:
+    """Raise ConfigError if a row sees the one before it in its sequence, after two passes over a few tokens.
+
+    Some models of transformers make their masks without positions (gpt-oss in 5.24): rows would be trained in the
+    context of others, and nothing would show it.
+    """
+    was_training = head.model.training
+    head.model.eval()  # dropout would differ between the passes
+    try:
+        with torch.no_grad():
+            first, second = (_second_of_two(head, device, other) for other in (1, 9))
+    finally:
+        head.model.train(was_training)
+    if float((first - second).abs().max()) > (1e-4 if _exact(head.model) else 2e-2):
+        raise ConfigError(
+            f"packed rows would see each other: {head.model.config.model_type} does not keep them apart "
+            f"(attention {head.model.config._attn_implementation})",
+            hint="Set trainer.packing = false, or another model.attention.",
+        )
+
+
+def _second_of_two(head: SampledHead, device: Any, begin: int) -> Any:
+    """[7] logprobs of a row of 8 tokens behind another one, whose ids count from `begin`."""
+    ids = [list(range(begin, begin + 8)), list(range(8))]
+    rows = [Row(tokens, [False] + [True] * 7, [0.0] * 8, [0] * 8, None) for tokens in ids]
+    (micro,) = pack(rows, 16, width=16).batches
+    return head.logprobs(on_device(micro, device))[0][7:]
+
+
+def _exact(model: Any) -> bool:
+    return next(model.parameters()).dtype in (torch.float32, torch.float64)

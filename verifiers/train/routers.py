@@ -15,13 +15,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import torch
 
 from verifiers.errors import ConfigError, EvidenceError
-
-Gates = Callable[[Any, Any], Any]
 
 
 class Routers:
@@ -60,15 +60,17 @@ class Routers:
     def balance(self, segments: Any) -> Any:
         """Scalar: Σ over layers and rows of tokens · E · Σ_e f_e·P_e, to be divided by tokens · layers of the step.
 
-        f_e: share of a row's routes that went to expert e; P_e: mean probability of e over the row (DeepSeek-V3,
-        arXiv 2412.19437, section 2.1.2). Row by row, so that neither packing nor ranks can change it; the usual loss
-        over a micro-batch does change. 1 a token when perfectly even. segments: int64 [tokens], 0 is padding.
+        f_e: share of a row's routes that went to expert e; P_e: mean affinity to e over the row, of affinities that
+        sum to 1 (DeepSeek-V3, arXiv 2412.19437, section 2.1.2). Row by row, so that neither packing nor ranks can
+        change it; the usual loss over a micro-batch does change. 1 a token when perfectly even. segments: int64
+        [tokens], 0 is padding.
         """
         rows = int(segments.max()) + 1 if len(segments) else 1
         total: Any = 0.0
         lengths = torch.bincount(segments, minlength=rows).clamp(min=1)
-        for logits, chosen in zip(self._logits, self._chosen, strict=True):
-            probabilities = torch.softmax(logits, -1, dtype=torch.promote_types(logits.dtype, torch.float32))
+        for logits, chosen, gates in zip(self._logits, self._chosen, self._gates, strict=True):
+            assert gates is not None  # found by the hook that kept the logits
+            probabilities = gates.probabilities(logits)
             experts = probabilities.shape[-1]
             sums = probabilities.new_zeros(rows, experts).index_add(0, segments, probabilities)
             hits = torch.zeros_like(probabilities).scatter_add_(1, chosen, torch.ones_like(chosen, dtype=sums.dtype))
@@ -92,16 +94,16 @@ class Routers:
         )
 
     def _hook(self, number: int) -> Callable[[Any, Any, Any], Any]:
-        def after(_router: Any, _inputs: Any, output: Any) -> Any:
+        def after(router: Any, _inputs: Any, output: Any) -> Any:
             if self._routes is None and not self._keep:
                 return None
             logits, scores, chosen = _parts(output)
+            gates = self._gates[number] or _gates_like(router, logits, scores, chosen)
+            self._gates[number] = gates
             if self._routes is not None:
-                if self._gates[number] is None:
-                    self._gates[number] = _gates_like(logits, scores, chosen)
                 forced = self._routes[:, number]
                 chosen = torch.where(forced >= 0, forced, chosen)
-                scores = self._gates[number](logits, chosen).to(scores.dtype)  # type: ignore[misc]
+                scores = gates(logits, chosen).to(scores.dtype)
             if self._keep:
                 self._logits[number], self._chosen[number] = logits, chosen
             return (logits, scores, chosen) if self._routes is not None else None
@@ -134,24 +136,42 @@ def _parts(output: Any) -> tuple[Any, Any, Any]:
     )
 
 
-def _softmax(logits: Any, chosen: Any) -> Any:
-    return torch.softmax(logits, -1, dtype=torch.promote_types(logits.dtype, torch.float32)).gather(1, chosen)
+@dataclass(frozen=True, slots=True)
+class Gates:
+    """How a router makes gates of its logits: an affinity to each expert, of the chosen ones shares if `shares`."""
+
+    sigmoid: bool
+    shares: bool
+    scale: float
+
+    def __call__(self, logits: Any, chosen: Any) -> Any:
+        """[tokens, k] from [tokens, experts] and int64 [tokens, k]."""
+        picked = self._affinities(logits).gather(1, chosen)
+        return self.scale * (picked / picked.sum(-1, keepdim=True) if self.shares else picked)
+
+    def probabilities(self, logits: Any) -> Any:
+        """[tokens, experts], affinities that sum to 1 a token."""
+        affinities = self._affinities(logits)
+        return affinities / affinities.sum(-1, keepdim=True) if self.sigmoid else affinities
+
+    def _affinities(self, logits: Any) -> Any:
+        wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        return wide.sigmoid() if self.sigmoid else wide.softmax(-1)
 
 
-def _softmax_of_chosen(logits: Any, chosen: Any) -> Any:
-    picked = _softmax(logits, chosen)
-    return picked / picked.sum(-1, keepdim=True)
-
-
-def _gates_like(logits: Any, scores: Any, chosen: Any) -> Gates:
-    """How this router computes gates: the formula that reproduces those it chose itself."""
+def _gates_like(router: Any, logits: Any, scores: Any, chosen: Any) -> Gates:
+    """The formula that reproduces the gates of the experts that the router chose itself."""
+    scale = float(getattr(router, "routed_scaling_factor", 1.0))
     with torch.no_grad():
-        for gates in (_softmax, _softmax_of_chosen):
-            if torch.allclose(gates(logits, chosen).float(), scores.float(), atol=2e-2 if _is_half(scores) else 1e-5):
+        for sigmoid, shares in product((False, True), (False, True)):
+            gates = Gates(sigmoid, shares, scale)
+            found = gates(logits, chosen).float()
+            if torch.allclose(found, scores.float(), atol=scale * (2e-2 if _is_half(scores) else 1e-5)):
                 return gates
     raise ConfigError(
-        "the routers of this model compute their gates in a way that is not known here, so routes cannot be replayed",
-        hint="Set model.router_replay = false.",
+        "the routers of this model compute their gates in a way that is not known here, so that routes can be neither "
+        "replayed nor balanced",
+        hint="Set model.router_replay = false and model.router_aux_coefficient = 0.",
     )
 
 

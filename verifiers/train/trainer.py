@@ -25,7 +25,7 @@ from verifiers.errors import ConfigError, EvidenceError, TrainingDivergedError
 from verifiers.train import learner_files
 from verifiers.train.config import LossConfig, TrainerConfig
 from verifiers.train.distributed import Ranks, whole
-from verifiers.train.forward import SampledHead, Tensors, on_device
+from verifiers.train.forward import SampledHead, Tensors, check_isolation, on_device
 from verifiers.train.learner import Weights
 from verifiers.train.losses.loss import Loss, make_loss
 from verifiers.train.losses.normalise import denominator
@@ -92,6 +92,8 @@ class TorchLearner:
         self._aux = policy.config.router_aux_coefficient if len(policy.routers) else 0.0
         self._head = SampledHead(policy.model)
         self._reference_head = SampledHead(policy.reference) if policy.reference is not None else self._head
+        if self.config.packing:
+            check_isolation(self._head, policy.device)
         half = self.config.autocast == "bfloat16"
         self.ranks.shard(policy.model, half=half)
         if policy.reference is not None:

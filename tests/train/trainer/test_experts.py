@@ -128,17 +128,22 @@ def test_routes_need_a_model_with_routers() -> None:
     assert "trainer/grad_norm" in off.step([row])
 
 
-def test_gates_are_recognised_by_what_they_give() -> None:
-    """Softmax over all experts or over the chosen; any other formula is not guessed."""
+@pytest.mark.parametrize("scale", [1.0, 2.5])
+def test_gates_are_recognised_by_what_they_give(scale: float) -> None:
+    """Softmax or sigmoid, of all experts or as shares of the chosen, scaled or not; any other formula is refused."""
+    router = types.SimpleNamespace(routed_scaling_factor=scale)
     logits = torch.randn(5, 4, generator=torch.Generator().manual_seed(0))
-    top, chosen = logits.softmax(-1).topk(2)
+    chosen = logits.topk(2).indices
     other = torch.tensor([[0, 1]] * 5)
-    assert torch.allclose(_gates_like(logits, top, chosen)(logits, other), logits.softmax(-1)[:, :2])
-    normalised = top / top.sum(-1, keepdim=True)
-    expected = logits[:, :2].softmax(-1)
-    assert torch.allclose(_gates_like(logits, normalised, chosen)(logits, other), expected)
+    for affinities in (logits.softmax(-1), logits.sigmoid()):
+        top, expected = affinities.gather(1, chosen), affinities[:, :2]
+        found = _gates_like(router, logits, scale * top, chosen)
+        assert torch.allclose(found(logits, other), scale * expected)
+        shares = _gates_like(router, logits, scale * top / top.sum(-1, keepdim=True), chosen)
+        assert torch.allclose(shares(logits, other), scale * expected / expected.sum(-1, keepdim=True))
+        assert torch.allclose(found.probabilities(logits), affinities / affinities.sum(-1, keepdim=True))
     with pytest.raises(ConfigError, match="not known"):
-        _gates_like(logits, logits.sigmoid().gather(1, chosen), chosen)
+        _gates_like(router, logits, logits.square().gather(1, chosen), chosen)
 
 
 # --- balance ---------------------------------------------------------------------------------------------------------
