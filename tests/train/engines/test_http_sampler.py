@@ -95,14 +95,14 @@ async def test_a_text_is_scored_token_by_token(folder) -> None:
 async def test_an_update_in_mid_reply_is_seen_in_versions_and_logprobs(folder, weights) -> None:
     """The reply goes on; each token has the version, and the logprob, of the weights that sampled it."""
     async with FakeVllm(folder) as server, HttpSampler([server.url], "policy") as sampler:
-        running = asyncio.create_task(sampler.generate(PROMPT, {"max_tokens": 200, "seed": 1, "ignore_eos": True}))
+        running = asyncio.create_task(sampler.generate(PROMPT, {"max_tokens": 60, "seed": 1, "ignore_eos": True}))
         await server.after(5)
         await sampler.update_weights(weights(4), 4)
         reply = await running
         assert sampler.info().version == 4
         await sampler.generate(PROMPT, {"max_tokens": 1})
     split = reply.versions.index(4)
-    assert reply.versions == [0] * split + [4] * (200 - split)
+    assert reply.versions == [0] * split + [4] * (60 - split)
     assert split >= 5
     for seed, tokens, logprobs in (
         (0, reply.tokens[:split], reply.logprobs[:split]),
@@ -165,14 +165,14 @@ async def test_a_server_that_dies_in_an_update_is_left_out_and_counted(folder, w
     """Its requests are asked of the others, which have the new weights and run."""
     async with FakeVllm(folder) as one, FakeVllm(folder) as two, HttpSampler([one.url, two.url]) as sampler:
         running = [
-            asyncio.create_task(sampler.generate(PROMPT, {"max_tokens": 60, "seed": n, "ignore_eos": True}))
+            asyncio.create_task(sampler.generate(PROMPT, {"max_tokens": 30, "seed": n, "ignore_eos": True}))
             for n in range(4)
         ]
         await two.after(2)
         two.dies_at = path
         await sampler.update_weights(weights(3), 3)
         replies = await asyncio.gather(*running)
-        assert [len(reply.tokens) for reply in replies] == [60] * 4
+        assert [len(reply.tokens) for reply in replies] == [30] * 4
         assert sampler.failures == {two.url: 1}
         assert [(state.serving, bool(state.why)) for state in sampler.health()] == [(True, False), (False, True)]
         assert one.label == "3"
@@ -183,12 +183,12 @@ async def test_a_server_that_dies_in_a_reply_costs_no_reply(folder) -> None:
     """The other one gives it."""
     async with FakeVllm(folder) as one, FakeVllm(folder) as two, HttpSampler([one.url, two.url]) as sampler:
         running = [
-            asyncio.create_task(sampler.generate(PROMPT, {"max_tokens": 50, "seed": n, "ignore_eos": True}))
+            asyncio.create_task(sampler.generate(PROMPT, {"max_tokens": 30, "seed": n, "ignore_eos": True}))
             for n in range(2)
         ]
         await one.after(3)
         await one.die()
-        assert [len(reply.tokens) for reply in await asyncio.gather(*running)] == [50, 50]
+        assert [len(reply.tokens) for reply in await asyncio.gather(*running)] == [30, 30]
         assert sampler.failures == {one.url: 1}
 
 
@@ -334,12 +334,12 @@ async def test_closing_ends_what_is_waited_for(folder) -> None:
 async def test_a_reply_that_was_aborted_is_no_reply(folder) -> None:
     """Somebody else paused the server in its mode "abort": nothing half is handed on."""
     async with FakeVllm(folder) as server, HttpSampler([server.url]) as sampler:
-        running = asyncio.create_task(sampler.generate(PROMPT, {"max_tokens": 200, "ignore_eos": True}))
+        running = asyncio.create_task(sampler.generate(PROMPT, {"max_tokens": 40, "ignore_eos": True}))
         await server.after(2)
         await sampler._servers[0].post("/pause?mode=abort")
         await sampler.resume()
         reply = await running
-        assert len(reply.tokens) == 200
+        assert len(reply.tokens) == 40
         assert sampler.failures == {server.url: 1}
 
 
