@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from verifiers.clients.chat import OpenAIChatCompletionsClient as OpenAIChatCompletionsClient
     from verifiers.clients.client import Client as Client
     from verifiers.clients.completions import OpenAICompletionsClient as OpenAICompletionsClient
+    from verifiers.clients.local import SamplerClient as SamplerClient, TokenizerRenderer as TokenizerRenderer
     from verifiers.decorators import (
         advantage as advantage,
         cleanup as cleanup,
@@ -94,6 +95,8 @@ if TYPE_CHECKING:
     from verifiers.parsers.parser import Parser as Parser
     from verifiers.parsers.think_parser import ThinkParser as ThinkParser
     from verifiers.parsers.xml_parser import XMLParser as XMLParser
+    from verifiers.rollouts.engine import Engine as Engine, EngineOptions as EngineOptions
+    from verifiers.rollouts.source import GroupSource as GroupSource, RolloutRequest as RolloutRequest
     from verifiers.rubrics.judge_rubric import JudgeRubric as JudgeRubric
     from verifiers.rubrics.math_rubric import MathRubric as MathRubric
     from verifiers.rubrics.rubric import Rubric as Rubric
@@ -106,6 +109,12 @@ if TYPE_CHECKING:
         quiet_verifiers as quiet_verifiers,
         setup_logging as setup_logging,
     )
+    from verifiers.train.advantages import make_algorithm as make_algorithm
+    from verifiers.train.config import AdvantageConfig as AdvantageConfig
+    from verifiers.train.groups import group_of as group_of
+    from verifiers.train.merge import rows_of as rows_of
+    from verifiers.train.rows import Row as Row
+    from verifiers.train.storage import read_rows as read_rows, write_rows as write_rows
     from verifiers.types import (
         AssistantMessage as AssistantMessage,
         ChatMessage as ChatMessage,
@@ -164,6 +173,7 @@ _MODULES = {
     "verifiers.clients.chat": "OpenAIChatCompletionsClient",
     "verifiers.clients.client": "Client",
     "verifiers.clients.completions": "OpenAICompletionsClient",
+    "verifiers.clients.local": "SamplerClient TokenizerRenderer",
     "verifiers.decorators": "advantage cleanup metric reward setup stop teardown tool update",
     "verifiers.envs.env_group": "EnvGroup",
     "verifiers.envs.environment": "Environment",
@@ -190,6 +200,8 @@ _MODULES = {
     "verifiers.parsers.parser": "Parser",
     "verifiers.parsers.think_parser": "ThinkParser",
     "verifiers.parsers.xml_parser": "XMLParser",
+    "verifiers.rollouts.engine": "Engine EngineOptions",
+    "verifiers.rollouts.source": "GroupSource RolloutRequest",
     "verifiers.rubrics.judge_rubric": "JudgeRubric",
     "verifiers.rubrics.math_rubric": "MathRubric",
     "verifiers.rubrics.rubric": "Rubric",
@@ -197,6 +209,12 @@ _MODULES = {
     "verifiers.rubrics.tool_rubric": "ToolRubric",
     "verifiers.settings": "ensure_keys log_level quiet_verifiers setup_logging",
     "verifiers.scopes": "Limit",
+    "verifiers.train.advantages": "make_algorithm",
+    "verifiers.train.config": "AdvantageConfig",
+    "verifiers.train.groups": "group_of",
+    "verifiers.train.merge": "rows_of",
+    "verifiers.train.rows": "Row",
+    "verifiers.train.storage": "read_rows write_rows",
     "verifiers.types": (
         "AssistantMessage ChatMessage ChatMessages ClientConfig ContentPart DatasetBuilder EndpointConfig "
         "Endpoints EvalConfig GenerateMetadata GenerateOutputs GroupRewardFunc ImageUrlContentPart "
