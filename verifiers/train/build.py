@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,7 @@ from verifiers.train.rows import Row
 from verifiers.train.run_folder import CHECKPOINTS, ROWS, WEIGHTS, RunFolder
 from verifiers.train.storage import write_rows
 from verifiers.train.trainer import TorchLearner
-from verifiers.train.weights import WeightFolders
+from verifiers.train.weights import WeightFolders, checkpoint_tensors
 from verifiers.types import ClientConfig, SamplingArgs
 
 MODEL_NAME = "policy"
@@ -194,7 +195,9 @@ async def _sampler(
         return engine
     if config.sampler.kind == "process":
         return await ends.enter_async_context(_process(config, learner.policy, folder))
-    transfer = BroadcastTransfer(NcclGroup) if config.sampler.transfer == "nccl" else None
+    transfer = None
+    if config.sampler.transfer == "nccl":
+        transfer = BroadcastTransfer(NcclGroup, named=partial(checkpoint_tensors, learner.policy.model))
     servers = HttpSampler(config.sampler.urls, vocabulary=learner.policy.vocabulary, transfer=transfer)
     return await ends.enter_async_context(servers)
 
