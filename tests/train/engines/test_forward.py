@@ -59,6 +59,14 @@ def test_what_it_cannot_run_is_refused() -> None:
         TorchEngine(model, max_batch=2, max_context=64)
 
 
+def test_bits_that_depend_on_the_company_are_refused() -> None:
+    """Where a row's logits depend on the number of rows, as in this model, a deterministic engine is a ConfigError."""
+    model = tiny_model()
+    model.lm_head.register_forward_hook(lambda _, __, logits: logits + 1e-6 * len(logits))
+    with pytest.raises(ConfigError, match="decoded together"):
+        TorchEngine(model, max_batch=16, max_context=64, deterministic=True)
+
+
 async def test_half_precision() -> None:
     """In bfloat16 logprobs are float32 and within what that precision gives."""
     model = tiny_model().to(torch.bfloat16)

@@ -110,6 +110,25 @@ class Runner:
         if not gap <= (1e-3 if self._dtype in (torch.float32, torch.float64) else 0.1) * max(1.0, scale):
             raise self._unfit(f"its logits differ by {gap:.2g} from those without a cache")
 
+    def check_rows(self, fewest: int, most: int) -> None:
+        """ConfigError unless on this machine a row's logits are the same bits beside few others and beside many."""
+        generator = torch.Generator().manual_seed(0)
+        ids = torch.randint(0, self.vocabulary, (most, 2), generator=generator)
+        first: list[Any] = []
+        for count in (fewest, most):
+            cache = KvCache(count, GROWTH)
+            cache.reserve(count, 2)
+            with torch.inference_mode():
+                for place in range(2):
+                    places = torch.full((count, 1), place)
+                    logits = self.forward(cache, count, places, ids[:count, place : place + 1])
+            first.append(logits[:fewest])
+        if not torch.equal(*first):
+            raise ConfigError(
+                "on this machine the bits of logits depend on how many sequences are decoded together",
+                hint="Leave deterministic off: a seed still gives the same tokens, but for ties in the last bits.",
+            )
+
     def _unfit(self, why: str) -> ConfigError:
         return ConfigError(
             f"the engine can not run {type(self.model).__name__} with its cache: {why}",

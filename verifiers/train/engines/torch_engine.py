@@ -13,9 +13,10 @@ Running requests keep the keys and values that the weights of their time made (a
 flight); `recompute_cache=True` makes them again with the new ones. Each token carries the version that sampled it.
 
 `deterministic=True`: the tokens and the bits of the logprobs of a request depend on its prompt, its sampling arguments
-with their seed, and the weights alone, whatever runs beside it. It holds on a CPU in float32 for the matrix products of
-PyTorch's CPU builds, and is tested for dense models and mixtures of experts. Prompts are then fed one by one, what
-earlier turns computed is not taken over, and a step has at least 8 rows. `threaded=False` decodes on the event loop,
+with their seed, and the weights alone, whatever runs beside it. It rests on matrix products whose rows do not depend on
+their number; that is tried when the engine is made, and refused where it is not so. It holds on CPUs in float32, for
+dense models and mixtures of experts. Prompts are then fed one by one, what earlier turns computed is not taken over,
+and a step has at least 8 rows. `threaded=False` decodes on the event loop,
 one token at a time between its callbacks: with it the order of everything is the loop's own.
 """
 
@@ -32,7 +33,7 @@ import torch
 from verifiers.clients.sampler import Completion, EngineInfo
 from verifiers.errors import ConfigError, Error, OverlongPromptError
 from verifiers.train.engines.cache import KvCache
-from verifiers.train.engines.decoder import Decoder, Limits, Request
+from verifiers.train.engines.decoder import MIN_ROWS, Decoder, Limits, Request
 from verifiers.train.engines.driver import InlineDriver, ThreadDriver
 from verifiers.train.engines.forward import PREFILL_TOKENS, Runner
 from verifiers.train.engines.loading import Loader
@@ -75,6 +76,8 @@ class TorchEngine:
         self._decode = decode
         self._stop_ids = stop_tokens(model) if stop_token_ids is None else frozenset(stop_token_ids)
         self._limits = Limits(max_batch, _context(self._runner, max_context))
+        if deterministic:
+            self._runner.check_rows(min(MIN_ROWS, max_batch), max_batch)
         self._recompute = recompute_cache
         self._loader = Loader(model, adapter)
         self._decoder = Decoder(
