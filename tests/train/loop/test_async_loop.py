@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 
 import pytest
 
-from tests.support.training import Setup, play
+from tests.support.training import (
+    RecordingLearner,
+    Setup,
+    SimulatedPlayer,
+    VirtualBlocking,
+    play,
+    simulated_source,
+)
 from tests.support.virtual_time import run_virtual
-from verifiers.errors import TrainingError
+from verifiers.errors import ConfigError, TrainingError
+from verifiers.train.advantages import make_algorithm
+from verifiers.train.config import AdvantageConfig
+from verifiers.train.flow import EnvironmentSource
+from verifiers.train.loop import AsyncLoop
+from verifiers.train.rows import EnvRef
 
 
 def lags(made: Setup) -> list[int]:
@@ -150,3 +163,83 @@ def test_a_sampler_that_keeps_its_old_weights_ends_the_run():
 
     with pytest.raises(TrainingError, match="trainer is at version 3, and their tokens are of version 0"):
         run_virtual(main())
+
+
+def test_batches_without_a_token_to_train_on_are_told_and_end_the_run():
+    """The learner masks everything: no new version, `trained` is False, and after ten in a row the reason."""
+
+    class Masking(RecordingLearner):
+        def step(self, rows):
+            return {"loss/masked": 1.0}
+
+    reports = []
+
+    async def main():
+        made = Setup(learner=Masking(), loop={"steps": 50})
+        made.loop._observers.append(reports.append)
+        await made.run()
+
+    with pytest.raises(TrainingError, match="10 batches in a row had no token to train on"):
+        run_virtual(main())
+    assert [report.trained for report in reports] == [False] * 10
+    assert {report.version for report in reports} == {0}
+
+
+def test_an_observer_that_raises_is_counted_and_ends_nothing():
+    """The others are told as ever."""
+
+    async def main():
+        made = Setup()
+
+        def broken(report):
+            raise RuntimeError("no space")
+
+        made.loop._observers.insert(0, broken)
+        await made.run()
+        return made
+
+    made = run_virtual(main())
+    assert len(made.reports) == 6 and [r.figures.get("observers/failed") for r in made.reports] == [None, *[1.0] * 5]
+
+
+def test_a_source_that_is_closed_ends_the_run():
+    """Nothing would ever arrive again."""
+
+    async def main():
+        made = Setup(seconds=lambda _: 1.0, loop={"steps": 50})
+        running = asyncio.create_task(made.run())
+        await asyncio.sleep(3.5)
+        await made.source.close()
+        await running
+
+    with pytest.raises(ConfigError, match=r"closed"):
+        run_virtual(main())
+
+
+def test_environments_share_the_groups_by_their_ratios():
+    """Two thirds of what is trained is of one, a third of the other, each with its own mean reward."""
+
+    async def main():
+        made = Setup()
+        other = simulated_source(SimulatedPlayer(made.sampler, reward=lambda task, index, seed: index * 2.0), 9, "o")
+        loop = AsyncLoop(
+            [
+                EnvironmentSource("toy", made.source, made.source.task_ids, ratio=2.0),
+                EnvironmentSource("other", other, other.task_ids, ref=EnvRef("me/other", "1.2.0", "sha256:0")),
+            ],
+            made.sampler,
+            made.learner,
+            make_algorithm(AdvantageConfig()),
+            made.config,
+            observers=[made.reports.append],
+            blocking=VirtualBlocking(),
+        )
+        async with made.source, other:
+            await loop.run()
+        return made
+
+    made = run_virtual(main())
+    rows = [row for _, rows in made.learner.steps for row in rows]
+    assert Counter(row.env.name for row in rows) == {"": 32, "me/other": 16}
+    assert {report.figures.get("reward/other", 3.0) for report in made.reports} == {3.0}
+    assert {report.figures.get("reward/toy", 0.5) for report in made.reports} == {0.5}
