@@ -1,5 +1,7 @@
 """Where a policy comes from, what of it is trained, and what is said when there is none."""
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -231,3 +233,10 @@ def test_families_of_models_pack_and_replay(family: str) -> None:
                 assert torch.allclose(packed, head.logprobs(tensors)[0], atol=1e-5)
             with policy.routers.watching((chosen + 1) % 4):
                 assert not torch.allclose(packed, head.logprobs(tensors)[0], atol=1e-4)
+
+
+def test_without_torch_the_extra_is_named() -> None:
+    """The install command, not an ImportError; in a process of its own, where torch cannot be imported."""
+    code = "import sys; sys.modules['torch'] = None; import verifiers.train.models"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1 and "pip install 'verifiers[train]'" in done.stderr
