@@ -170,6 +170,17 @@ def test_a_run_trains_and_leaves_everything_in_its_folder(workplace: Path, capsy
     assert again == [1, 2, 3, 4, 5, 6]
 
 
+@pytest.mark.train
+def test_a_run_that_learns_nothing_says_why(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit code 1, what became of the groups, and how the run ended in its record."""
+    folder = workplace / "environments" / "constant"
+    folder.mkdir()
+    (folder / "constant.py").write_text(DIGITS.replace("/ 8", "* 0"))
+    assert run([*TINY, "env=constant", "eval=none", "loop.max_empty_batches=1"]) == ExitCode.FAILED
+    assert "2 no_signal" in capsys.readouterr().err
+    assert json.loads((workplace / "run" / "run.json").read_text())["sessions"][0]["how"] == "TrainingError"
+
+
 def started(workplace: Path, *settings: str) -> subprocess.Popen[str]:
     """The command in a process of its own."""
     line = [sys.executable, "-m", "verifiers.cli.train", *TINY, *settings]

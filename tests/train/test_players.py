@@ -10,6 +10,7 @@ import pytest
 from tests.support.mock_openai import MockOpenAI, chat
 from tests.support.play import FunctionClient
 from verifiers.errors import DatasetError, EnvironmentNotFoundError
+from verifiers.evals.lookup import FoundEnvironment
 from verifiers.rollouts.source import GroupSource, RolloutRequest
 from verifiers.train.config import EnvironmentConfig
 from verifiers.train.environments import find
@@ -74,6 +75,20 @@ async def test_the_evaluation_tasks_are_others(sums: str) -> None:
     served = Served(FunctionClient(), "m")
     async with opened(config, find(config), served, {}, options_of(0, 0), split="eval") as playing:
         assert [row["answer"] for row in playing.rows] == ["e"]
+
+
+def test_a_hub_is_asked_first(sums: str, tmp_path: Path) -> None:
+    """Whoever gets environments from a hub is told the id and whether it is to be isolated; it may have none."""
+    asked = []
+    release = FoundEnvironment("owner/name@1.0", tmp_path, "1.0", False)
+
+    def prepare(env_id: str, isolated: bool) -> FoundEnvironment | None:
+        asked.append((env_id, isolated))
+        return release if "/" in env_id else None
+
+    assert find(EnvironmentConfig(id="owner/name@1.0", isolated=True), prepare) is release
+    assert find(EnvironmentConfig(id=sums), prepare).env_id == sums
+    assert asked == [("owner/name@1.0", True), (sums, False)]
 
 
 async def test_nothing_to_learn_from_is_an_error(sums: str) -> None:
