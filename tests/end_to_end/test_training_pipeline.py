@@ -16,6 +16,7 @@ import pytest
 
 from tests.support.mock_openai import MockOpenAI, chat
 from tests.support.variables import variables
+from verifiers.errors import ExitCode
 
 pytestmark = [pytest.mark.train, pytest.mark.slow]
 
@@ -51,19 +52,21 @@ def workplace(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def command(workplace: Path, name: str, *arguments: str) -> list[dict[str, Any]]:
-    """The JSON events of a command that has to succeed."""
+def command(workplace: Path, name: str, *arguments: str, codes: tuple[int, ...] = (0,)) -> list[dict[str, Any]]:
+    """The JSON events of a command that has to end with one of these codes."""
     line = [sys.executable, "-m", f"verifiers.cli.{name}", *arguments, "--json"]
     own = variables({"NO_COLOR": "1", "OPENAI_API_KEY": "k", "OMP_NUM_THREADS": "1"})
     done = subprocess.run(line, cwd=workplace, env=own, capture_output=True, text=True, timeout=110)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode in codes, done.stderr
     return [json.loads(event) for event in done.stdout.splitlines()]
 
 
 def evaluated(workplace: Path, model: str, output: str) -> float:
     """The mean reward of a model in a folder."""
     limits = ["-n", "8", "-r", "2", "-t", "8", "-T", "1", "-o", output]
-    events = command(workplace, "eval", "letters", "-m", f"local:{model}", *limits)
+    # A reply without a token is a failure there, and is tried again: some may be left.
+    codes = (ExitCode.OK, ExitCode.PARTIAL)
+    events = command(workplace, "eval", "letters", "-m", f"local:{model}", *limits, codes=codes)
     return float(events[-1]["mean"])
 
 
@@ -93,8 +96,6 @@ def test_from_nothing_to_a_better_model(workplace: Path) -> None:
         assert {name: stage[name] for name in ("name", "version", "digest")} == generated
     assert generated["version"] == "1.2.0" and events[-1]["event"] == "finished"
 
-    before, imitated, trained = (
-        evaluated(workplace, model, f"evals{number}") for number, model in enumerate(("model", "sft/model", "rl/model"))
-    )
-    assert before < imitated < trained
+    imitated, trained = (evaluated(workplace, model, f"evals-{model[:2]}") for model in ("sft/model", "rl/model"))
+    assert 0.1 < imitated < trained  # random weights earn a 259th
     assert trained > 0.8
