@@ -71,6 +71,8 @@ LOADED_LATE = {
     ("verifiers/hub/install.py", "verifiers.rollouts.workers.wheels"),
     ("verifiers/hub/lock.py", "verifiers.hub.schema"),
     ("verifiers/hub/resolve.py", "verifiers.hub.schema"),
+    # torch: a command, which reads its line first and says which extra is missing
+    ("verifiers/train/engines/serve.py", "verifiers.train.engines.torch_engine"),
 }
 
 
