@@ -77,6 +77,8 @@ SECTIONS = (
     ("Parsers and extraction", "verifiers.parsers"),
     ("Decorators", "verifiers.decorators"),
     ("Clients", "verifiers.clients"),
+    ("Groups of rollouts", "verifiers.rollouts"),
+    ("Training", "verifiers.train"),
     ("Types", "verifiers.types"),
     ("Limits", "verifiers.scopes"),
     ("Results", "verifiers.evals"),
