@@ -282,3 +282,23 @@ async def test_weights_change_in_the_middle_of_rollouts():
     assert mixed and all(row.versions == sorted(row.versions) for row in mixed)
     assert all(row.trainable == 24 for row in seen)
     assert max(report.figures["lag/max"] for report in reports) <= 4
+
+
+@pytest.mark.parametrize(("retries", "failed"), [(0, 1), (1, 0)], ids=["none", "one"])
+async def test_a_rollout_that_failed_by_infrastructure_is_played_again_alone(retries, failed):
+    """With a retry nothing is missing; without one its group is trained without it."""
+    engine, learner = toy_engine(), toy_learner()
+    generate, calls = engine.generate, []
+
+    async def fails_once(token_ids, params):
+        calls.append(params["seed"])
+        if len(calls) == 2:
+            raise EngineError("the connection was lost")
+        return await generate(token_ids, params)
+
+    engine.generate = fails_once
+    source = toy_source(single_turn(), engine, max_retries=retries)
+    _, reports = await run({"toy": source}, engine, learner, config(steps=1))
+    assert total(reports, "outcomes/failed") == total(reports, "errors/infrastructure") == failed
+    assert total(reports, "groups/trained") == 2
+    assert calls.count(calls[1]) == 1 + retries and len(calls) - len(set(calls)) == retries
