@@ -71,6 +71,11 @@ LOADED_LATE = {
     ("verifiers/hub/install.py", "verifiers.rollouts.workers.wheels"),
     ("verifiers/hub/lock.py", "verifiers.hub.schema"),
     ("verifiers/hub/resolve.py", "verifiers.hub.schema"),
+    # torch, in modules that are read without it: data is looked at, and what is missing is told, before it is loaded
+    ("verifiers/train/adapters/trl.py", "verifiers.train.engines.torch_engine"),
+    ("verifiers/train/engines/serve.py", "verifiers.train.engines.torch_engine"),
+    ("verifiers/train/sft.py", "verifiers.train.losses.cross_entropy"),
+    ("verifiers/train/sft.py", "verifiers.train.trainer"),
     # torch: a command, which reads its line first and says which extra is missing
     ("verifiers/train/engines/serve.py", "verifiers.train.engines.torch_engine"),
 }
