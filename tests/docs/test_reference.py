@@ -68,3 +68,10 @@ def test_links_to_issues_name_their_repository() -> None:
     for page in sorted((ROOT / "docs").rglob("*.md")):
         bare = re.findall(r"(?<![\w/#&])#\d{2,}", page.read_text())
         assert bare == [], f"{Path(page).relative_to(ROOT)} names {bare}"
+
+
+def test_every_setting_of_training_says_what_it_is_for() -> None:
+    """No row of the page has an empty meaning."""
+    rows = [line for line in (REFERENCE / "train-config.md").read_text().splitlines() if line.startswith("| `")]
+    assert len(rows) > 100
+    assert [row for row in rows if not row.split("|")[4].strip()] == []
