@@ -34,10 +34,10 @@ with make_rollout_func(toy_environment()) as rollout:
         rollout_func=rollout,
         args=GRPOConfig(
             output_dir=tempfile.mkdtemp(),
-            max_steps=40,
-            learning_rate=1e-5 if folder else 5e-3,
+            max_steps=30,
+            learning_rate=1e-5 if folder else 2e-3,
             lr_scheduler_type="constant",  # the default falls to 0 within the run
-            per_device_train_batch_size=16,
+            per_device_train_batch_size=32,
             num_generations=8,
             max_completion_length=3,
             use_cpu=not torch.cuda.is_available(),

@@ -37,11 +37,11 @@ def trainer_of(rollout: RolloutFunc, folder: Path, seed: int = 0, **changes: Any
         "output_dir": str(folder),
         "use_cpu": True,
         "report_to": "none",
-        "per_device_train_batch_size": 16,
+        "per_device_train_batch_size": 32,
         "num_generations": 8,
         "max_completion_length": 3,
-        "max_steps": 30,
-        "learning_rate": 5e-3,
+        "max_steps": 25,
+        "learning_rate": 2e-3,
         "lr_scheduler_type": "constant",
         "logging_steps": 1,
         "save_strategy": "no",
@@ -66,24 +66,23 @@ def rewards(trainer: Any) -> list[float]:
     return [entry["reward"] for entry in trainer.state.log_history if "reward" in entry]
 
 
-def test_it_learns_in_thirty_updates(tmp_path: Path) -> None:
+def test_it_learns_in_twenty_five_updates(tmp_path: Path) -> None:
     """From random weights to nine tenths of the reward, sampled with the weights that are trained."""
     with make_rollout_func(single_turn()) as rollout:
         trainer = trainer_of(rollout, tmp_path)
         trainer.train()
         curve = rewards(trainer)
-        assert sum(curve[:4]) / 4 < 0.4 and sum(curve[-6:]) / 6 >= 0.75 and max(curve) >= 0.95
+        assert sum(curve[:3]) / 3 < 0.5 and sum(curve[-5:]) / 5 >= 0.9
         gaps = [entry["environment/logprob_gap"] for entry in trainer.state.log_history if "reward" in entry]
-        assert len(gaps) == 30 and max(gaps) < 1e-3, "the sampler has the trainer's weights in every step"
-        assert rollout.counts["rollouts"] == 30 * 16 and rollout.counts["failed"] == 0
+        assert len(gaps) == 25 and max(gaps) < 1e-3, "the sampler has the trainer's weights in every step"
+        assert rollout.counts["rollouts"] == 25 * 32 and rollout.counts["failed"] == 0
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [0, 1])
-def test_it_learns_over_two_turns(seed: int, tmp_path: Path) -> None:
+def test_it_learns_over_two_turns(tmp_path: Path) -> None:
     """The second question is part of the row and is not learned; within sixty updates both are answered."""
     with make_rollout_func(multi_turn()) as rollout:
-        trainer = trainer_of(rollout, tmp_path, seed, max_steps=60, per_device_train_batch_size=32)
+        trainer = trainer_of(rollout, tmp_path, max_steps=60)
         trainer.train()
         assert max(rewards(trainer)) >= 0.9
 
@@ -98,7 +97,7 @@ def test_turns_are_masked_as_they_were_sampled(tmp_path: Path) -> None:
         trainer.rollout_func = lambda prompts, own: seen.append(call(rollout, prompts, own)) or seen[-1]
         trainer.train()
     tokenizer = toy_tokenizer()
-    assert len(seen) == 2 and len(seen[0]["prompt_ids"]) == 16
+    assert len(seen) == 2 and len(seen[0]["prompt_ids"]) == 32
     columns = [seen[0][name] for name in ("prompt_ids", "completion_ids", "env_mask")]
     for prompt, completion, mask in zip(*columns, strict=True):
         assert tokenizer.decode(prompt).endswith("<|im_start|>a")
@@ -112,7 +111,7 @@ def test_forked_rollouts_are_counted(tmp_path: Path) -> None:
     """An environment that forgets gives two rows a rollout: one is trained and one counted, or training is refused."""
     with make_rollout_func(multi_turn(Forgetful)) as rollout:
         trainer_of(rollout, tmp_path, max_steps=1).train()
-        assert rollout.counts["forked"] == rollout.counts["rows_left_out"] == 16
+        assert rollout.counts["forked"] == rollout.counts["rows_left_out"] == 32
     with make_rollout_func(multi_turn(Forgetful), forks="refuse") as rollout:
         trainer = trainer_of(rollout, tmp_path, max_steps=1)
         with pytest.raises(ConfigError, match="gave 2 rows"):
