@@ -102,7 +102,9 @@ def described(config: EnvironmentConfig, prepare: Prepare, env_dir: str) -> dict
     """An environment for the plan: name, version, digest, and how many tasks it has, None if isolated."""
     found = find(config, prepare, env_dir)
     if config.isolated:
-        return {"name": found.env_id, "version": found.version, "digest": None, "tasks": None}
+        name = found.env_id.partition("@")[0]
+        digest = f"sha256:{found.hub_wheels[0].sha256}" if found.hub_wheels else None
+        return {"name": name, "version": found.version, "digest": digest, "tasks": None}
     tasks = loaded(config, found)
     return {"name": tasks.ref.name, "version": tasks.ref.version, "digest": tasks.ref.digest, "tasks": len(tasks.rows)}
 
