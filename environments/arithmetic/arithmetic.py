@@ -148,12 +148,16 @@ def load_environment(
     levels: Sequence[int] = (1, 2, 3, 4, 5),
     max_tokens: int = 48,
     seed: int = 0,
+    shots: int = len(FEW_SHOT) // 2,
 ) -> vf.Environment:
     """The environment.
 
     `levels` picks among 1 to 5; `max_tokens` is the default limit of a reply, which a run may raise (`-t`) for a
-    model that thinks first; `seed` gives other tasks.
+    model that thinks first; `seed` gives other tasks. `shots` is how many solved examples stand before the question:
+    0 for training a model to answer in the form by itself, from prompts of half the length.
     """
+    if not 0 <= shots <= len(FEW_SHOT) // 2:
+        raise ValueError(f"shots must be 0 to {len(FEW_SHOT) // 2}, not {shots}")
     if not levels or not set(levels) <= set(range(1, len(LEVELS) + 1)):
         raise ValueError(f"levels must be some of 1 to {len(LEVELS)}, not {list(levels)}")
     parser = vf.MaybeThinkParser(last_number)
@@ -161,7 +165,7 @@ def load_environment(
         dataset=lambda: make_tasks(num_train, "train", levels, seed),
         eval_dataset=lambda: make_tasks(num_eval, "eval", levels, seed),
         system_prompt=SYSTEM_PROMPT,
-        few_shot=FEW_SHOT,
+        few_shot=FEW_SHOT[: 2 * shots],
         parser=parser,
         rubric=vf.Rubric(funcs=[correct_answer], parser=parser),
         sampling_args={"max_tokens": max_tokens},

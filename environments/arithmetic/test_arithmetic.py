@@ -74,9 +74,16 @@ def test_splits_share_no_numbers(env: vf.Environment) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [{"levels": [0]}, {"levels": []}, {"num_eval": 5000, "levels": [1]}], ids=str
+    "arguments", [{"levels": [0]}, {"levels": []}, {"num_eval": 5000, "levels": [1]}, {"shots": 4}], ids=str
 )
 def test_impossible_arguments_are_refused(arguments: dict[str, Any]) -> None:
-    """Unknown levels, no level, and more tasks than a level has."""
-    with pytest.raises((ValueError, vf.EnvironmentLoadError), match="level"):
+    """Unknown levels, no level, more tasks than a level has, more examples than there are."""
+    with pytest.raises((ValueError, vf.EnvironmentLoadError), match=r"level|shots"):
         arithmetic.load_environment(**arguments).get_eval_dataset()
+
+
+def test_solved_examples_can_be_left_out(env: vf.Environment) -> None:
+    """The prompt has three of them by default, and as many as were asked for."""
+    prompts = [arithmetic.load_environment(shots=shots).get_dataset()[0]["prompt"] for shots in (3, 1, 0)]
+    assert [len(prompt) for prompt in prompts] == [8, 4, 2]
+    assert prompts[0] == env.get_dataset()[0]["prompt"]

@@ -25,11 +25,11 @@ CLASSES: dict[str, Callable[[str], bool]] = {
     "0": lambda character: "!" <= character <= "@" or "[" <= character <= "`" or "{" <= character <= "~",
 }
 
-CALLS = {name: f'<tool_call>\n{{"name": "look", "arguments": {{"at": "{name}"}}}}\n</tool_call>' for name in "pqrs"}
-"""Tool calls that `save_toy`'s tokenizer has as one token each, which ends the turn. Others take some forty bytes."""
+MEMBERS = {name: [chr(code) for code in range(33, 127) if is_in(chr(code))] for name, is_in in CLASSES.items()}
+"""All characters of each class."""
 
-PLACES = {"p": "A", "q": "a", "r": "A", "s": "a"}
-"""What is found where."""
+CALLS = [f'<tool_call>\n{{"name": "look", "arguments": {{"at": "{at}"}}}}\n</tool_call>' for at in "klmnopqrstuv"]
+"""Tool calls that `save_toy`'s tokenizer has as one token each, which ends the turn. Others take some forty bytes."""
 
 TEMPLATE = """\
 {%- for tool in tools or [] %}{{ tool.function.name }} {% endfor -%}
@@ -42,8 +42,8 @@ TEMPLATE = """\
 
 
 def score(reply: str, wanted: str) -> float:
-    """Share of the four characters that are of the class."""
-    return sum(map(CLASSES[wanted], reply)) / LENGTH
+    """Share of the four characters that are of the class; a call of a tool is none, though it is full of letters."""
+    return sum(map(CLASSES[wanted], reply)) / LENGTH if len(reply) <= LENGTH else 0.0
 
 
 def save_toy(folder: Path, kind: str = "qwen2", seed: int = 0, **changes: Any) -> Path:
@@ -53,10 +53,10 @@ def save_toy(folder: Path, kind: str = "qwen2", seed: int = 0, **changes: Any) -
     from tests.support.tiny_model import END, tiny_model, tiny_tokenizer
 
     tokenizer = tiny_tokenizer(TEMPLATE)
-    tokenizer.add_tokens([AddedToken(call, normalized=False) for call in CALLS.values()])
+    tokenizer.add_tokens([AddedToken(call, normalized=False) for call in CALLS])
     shape = {"vocab_size": len(tokenizer), "initializer_range": 0.1}
     model = tiny_model(kind, seed, **{**shape, **changes})
-    model.generation_config.eos_token_id = [END, *tokenizer.convert_tokens_to_ids(list(CALLS.values()))]
+    model.generation_config.eos_token_id = [END, *tokenizer.convert_tokens_to_ids(CALLS)]
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
@@ -72,27 +72,33 @@ def single_turn() -> vf.SingleTurnEnv:
     return vf.SingleTurnEnv(dataset=rows, rubric=vf.Rubric([of_class]))
 
 
-def tool_use() -> vf.ToolEnv:
-    """The prompt names a place; what is to be written is found by looking there.
+def look(at: str, found: str) -> str:
+    """What is at a place."""
+    return found
 
-    A reply without a look is worth nothing, a look in another place a tenth, in the right one a quarter; what is
-    written after it earns the rest.
-    """
-    rows = [{"question": place, "answer": place} for place in PLACES]
 
-    def look(at: str) -> str:
-        """What is at a place."""
-        return PLACES.get(at, "0")
+class LookEnv(vf.StatefulToolEnv):
+    """The tool finds what the task has hidden; the prompt says nothing of it."""
 
-    def found(completion: Any, answer: str) -> float:
-        calls = completion[0].get("tool_calls") or []
-        if not calls:
+    def update_tool_args(
+        self, tool_name: str, tool_args: dict[str, Any], messages: Any, state: vf.State, **kwargs: Any
+    ) -> dict[str, Any]:
+        """The hidden class, for the tool."""
+        return {**tool_args, "found": state["answer"]}
+
+
+def tool_use() -> LookEnv:
+    """What to write is seen by looking: a fifth for looking anywhere, the rest for writing what was seen."""
+
+    def written(completion: Any, answer: str) -> float:
+        if len(completion) < 3:  # a call, the tool's message, a reply
             return 0.0
-        if calls[0]["arguments"] != f'{{"at": "{answer}"}}':
-            return 0.1
-        return 0.25 + 0.75 * score(completion[-1]["content"] or "", PLACES[answer])
+        return 0.2 + 0.8 * score(completion[-1]["content"] or "", answer)
 
-    return vf.ToolEnv(tools=[look], dataset=rows, rubric=vf.Rubric([found]), max_turns=2)
+    rows = [{"question": "?", "answer": name} for name in "Aa"]
+    env = LookEnv(dataset=rows, rubric=vf.Rubric([written]), max_turns=2)
+    env.add_tool(look, args_to_skip=["found"])
+    return env
 
 
 class CompactedEnv(vf.MultiTurnEnv):

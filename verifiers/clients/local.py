@@ -69,7 +69,7 @@ class TokenizerRenderer:
                 f"the chat template refuses the messages: {type(error).__name__}: {error}",
                 hint="Look at the tokenizer's chat_template; base models have none: use completion mode.",
             ) from error
-        return Rendered(text, self.encode(text), self._context)
+        return Rendered(text, await self.ids(text), self._context)
 
     async def ids(self, text: str) -> list[int]:
         """The ids of a text that `render` gave, or of a beginning of it."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from verifiers.errors import EvidenceError, InexactEvidenceError
-from verifiers.train.rows import are_ids, is_logprob
+from verifiers.train.rows import are_ids, are_logprobs, is_logprob
 from verifiers.types import Exactness, SamplingArgs, exactness_of, message_text
 
 RANKS: dict[Exactness, int] = {"none": 0, "rendered": 1, "exact": 2}
@@ -117,9 +117,10 @@ def check_turn(turn: Turn, checks: Checks) -> None:
     for name, values in (("logprobs", turn.logprobs), ("versions", turn.versions)):
         if values and len(values) != sampled:
             raise _contradiction(turn, f"{len(values)} {name} for {sampled} sampled tokens")
-    for value in turn.logprobs:
-        if not is_logprob(value):
-            raise _contradiction(turn, f"{value} is no logprob")
+    if not are_logprobs(turn.logprobs):
+        for value in turn.logprobs:
+            if not is_logprob(value):
+                raise _contradiction(turn, f"{value} is no logprob")
     for ids in (turn.prompt_ids, turn.completion_ids):
         if not are_ids(ids, checks.vocabulary):
             raise _contradiction(turn, "a token is no id of the vocabulary")

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from itertools import compress
 from typing import Any
 
 from verifiers.errors import EvidenceError
@@ -91,7 +92,7 @@ def check_row(row: Row) -> None:
         raise _broken(row, "its replies are not where its trainable tokens are")
     if not any(row.mask):
         raise _broken(row, "no token is trainable")
-    if row.exactness == "exact":
+    if row.exactness == "exact" and not are_logprobs(list(compress(row.logprobs, row.mask))):
         for token, trained, logprob in zip(row.tokens, row.mask, row.logprobs, strict=True):
             if trained and not is_logprob(logprob):
                 raise _broken(row, f"the logprob of token {token} is {logprob}")
@@ -104,6 +105,17 @@ def check_row(row: Row) -> None:
 def is_logprob(value: Any) -> bool:
     """Whether `value` can be a logprob: finite, at most 0, and not the -9999 that stands for a missing one."""
     return isinstance(value, int | float) and math.isfinite(value) and -9999.0 < value <= LARGEST_LOGPROB
+
+
+def are_logprobs(values: list[float]) -> bool:
+    """Whether all of these surely are logprobs: a quick look at many, after which `is_logprob` names the one."""
+    if not values:
+        return True
+    return set(map(type, values)) == {float} and math.isfinite(sum(values)) and _is_between(min(values), max(values))
+
+
+def _is_between(least: float, most: float) -> bool:
+    return least > -9999.0 and most <= LARGEST_LOGPROB
 
 
 def are_ids(tokens: list[int], vocabulary: int | None = None) -> bool:

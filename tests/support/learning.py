@@ -1,0 +1,136 @@
+"""Trains a toy model on a toy environment with the real stack, in this process and on one thread.
+
+    curve = await learn(single_turn(), save_toy(tmp_path / "model"), steps=40, seed=0)
+    curve.last, curve.first            # mean rewards of the last and the first five steps
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from tests.support.toy_tasks import CALLS, LENGTH, MEMBERS
+from verifiers.clients.local import SamplerClient, TokenizerRenderer
+from verifiers.envs.environment import Environment
+from verifiers.rollouts.engine import Engine
+from verifiers.rollouts.source import GroupSource
+from verifiers.train.advantages import make_algorithm
+from verifiers.train.config import (
+    AdvantageConfig,
+    LoopConfig,
+    LoraConfig,
+    LossConfig,
+    ModelConfig,
+    SftLoopConfig,
+    TrainerConfig,
+)
+from verifiers.train.engines.process import ProcessSampler
+from verifiers.train.engines.torch_engine import TorchEngine
+from verifiers.train.flow import EnvironmentSource
+from verifiers.train.loop import AsyncLoop
+from verifiers.train.models import Policy, load_policy
+from verifiers.train.players import options_of
+from verifiers.train.report import Observer, StepReport
+from verifiers.train.sft import SftLoop, sft_learner
+from verifiers.train.sft_rows import rows_of_conversation
+from verifiers.train.trainer import TorchLearner
+
+EDGE = 5
+"""Steps that make the beginning and the end of a curve."""
+
+
+@dataclass
+class Curve:
+    """What a run reported, step by step."""
+
+    reports: list[StepReport] = field(default_factory=list)
+    learner: Any = None
+
+    def of(self, figure: str) -> list[float]:
+        return [report.figures[figure] for report in self.reports if figure in report.figures]
+
+    @property
+    def first(self) -> float:
+        return fmean(self.of("reward/mean")[:EDGE])
+
+    @property
+    def last(self) -> float:
+        return fmean(self.of("reward/mean")[-EDGE:])
+
+
+async def learn(
+    env: Environment,
+    folder: Path,
+    *,
+    steps: int = 40,
+    groups: int = 6,
+    lr: float = 6e-3,
+    max_tokens: int = 4,
+    max_lag: int = 0,
+    lora: LoraConfig | None = None,
+    apart: bool = False,
+    seed: int = 0,
+    observers: Sequence[Observer] = (),
+) -> Curve:
+    """Groups of 8 rollouts, advantages by the group's standard deviation, everything else as by default.
+
+    apart: sample in a process beside this one. Without lag a run repeats itself: nothing in it depends on time.
+    """
+    model = ModelConfig(path=str(folder), lora=lora)
+    policy = load_policy(model, seed=seed)
+    curve = Curve(learner=TorchLearner(policy, TrainerConfig(lr=lr, seed=seed), LossConfig()))
+    engine: Any = _engine(folder, policy, seed, ordered=max_lag == 0) if not apart else None
+    engine = engine or await ProcessSampler(folder, max_context=256, seed=seed).start()
+    client = SamplerClient(engine, TokenizerRenderer(policy.tokenizer, 256))
+    sampling = {"temperature": 1.0, "max_tokens": max_tokens}
+    player = Engine(env, client, "policy", sampling, options_of(seed, max_retries=0))
+    async with GroupSource(env.get_dataset(), lambda request: player) as source:
+        loop = AsyncLoop(
+            [EnvironmentSource("toy", source, source.task_ids)],
+            engine,
+            curve.learner,
+            make_algorithm(AdvantageConfig(std=True, overlong="keep")),
+            LoopConfig(
+                steps=steps, groups_per_batch=groups, max_lag=max_lag, seed=seed, filter_zero_advantage=False
+            ),
+            sampling=sampling,
+            observers=[curve.reports.append, *observers],
+        )
+        await loop.run()
+    await engine.close()
+    return curve
+
+
+def _engine(folder: Path, policy: Policy, seed: int, *, ordered: bool) -> TorchEngine:
+    return TorchEngine(
+        load_policy(ModelConfig(path=str(folder))).model,
+        max_context=256,
+        decode=policy.tokenizer.decode,
+        seed=seed,
+        deterministic=ordered,
+        threaded=not ordered,
+        record_routes=bool(len(policy.routers)),
+        adapter=policy.model.peft_config["default"] if policy.adapter else None,
+    )
+
+
+def imitate(folder: Path, to: Path, *, right: float = 0.5, steps: int = 25, lr: float = 6e-3, seed: int = 0) -> Path:
+    """Fine-tune the model in `folder` on single turns, a share of them right, and on calls of the tool for "?"."""
+    rng = random.Random(seed)
+    policy = load_policy(ModelConfig(path=str(folder)))
+    rows = []
+    for number in range(32 * steps):
+        asked = "Aa0?"[number % 4]
+        shown = asked if rng.random() < right else rng.choice("Aa0")
+        said = rng.choice(CALLS) if asked == "?" else "".join(rng.choice(MEMBERS[shown]) for _ in range(LENGTH))
+        conversation = [{"role": "user", "content": asked}, {"role": "assistant", "content": said}]
+        rows += rows_of_conversation({"messages": conversation}, policy.tokenizer)
+    loop = SftLoop(rows, SftLoopConfig(rows_per_batch=32, seed=seed))
+    learner = sft_learner(policy, TrainerConfig(lr=lr), loop.total_steps)
+    loop.run(learner)
+    learner.export(to)
+    return to
