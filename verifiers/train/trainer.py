@@ -256,7 +256,7 @@ class TorchLearner:
 
     def _train(self, updates: list[Update]) -> dict[str, float]:
         inputs = [[on_device(micro, self.policy.device) for micro in update.batches] for update in updates]
-        old = [[self._evaluate(self._head, t) if len(updates) > 1 else None for t in of] for of in inputs]
+        old = [[self._evaluate(t)[0] if len(updates) > 1 else None for t in of] for of in inputs]
         sums, aux, norms, applied = _Sums(), 0.0, [], 0
         for update, tensors, before in zip(updates, inputs, old, strict=True):
             for micro, logprobs in zip(tensors, before, strict=True):
@@ -277,11 +277,12 @@ class TorchLearner:
 
     def _backward(self, micro: Tensors, update: Update, old: Any, sums: _Sums) -> Any:
         """Add the gradient of one micro-batch; returns the aux loss, whose sum over all of them is a mean a token."""
+        reference = self._reference(micro)
         with self.policy.routers.watching(self._replayed(micro), keep=self._aux > 0):
             with self._precision():
                 entropy_gradient = self._loss_config is not None and self._loss_config.entropy != 0
                 logprobs, entropy = self._head.logprobs(micro, entropy_gradient=entropy_gradient)
-            output = self._loss(self._tokens(micro, logprobs, entropy, old))
+            output = self._loss(_tokens(micro, logprobs, entropy, reference, old))
             total, aux = output.total / update.policy, 0.0
             if self._aux:
                 balance = self.policy.routers.balance(micro.segments) / update.aux
@@ -290,26 +291,13 @@ class TorchLearner:
         sums.add(output.sums, output.counts, output.maxima)
         return aux
 
-    def _tokens(self, micro: Tensors, logprobs: Any, entropy: Any, old: Any = None) -> TokenBatch:
-        return TokenBatch(
-            logprobs,
-            micro.sampler_logprobs,
-            micro.advantages,
-            micro.sequence,
-            micro.weights,
-            old_logprobs=old,
-            ref_logprobs=self._reference(micro),
-            entropy=entropy,
-        )
-
     def _measure(self, update: Update) -> dict[str, float]:
         sums = _Sums()
         self.policy.model.eval()
         try:
             for micro in (on_device(micro, self.policy.device) for micro in update.batches):
-                with torch.no_grad(), self._precision(), self.policy.routers.watching(self._replayed(micro)):
-                    logprobs, entropy = self._head.logprobs(micro)
-                    output = self._loss(self._tokens(micro, logprobs, entropy))
+                logprobs, entropy = self._evaluate(micro)
+                output = self._loss(_tokens(micro, logprobs, entropy, self._reference(micro)))
                 sums.add(output.sums, output.counts, output.maxima)
         finally:
             self.policy.model.train()
@@ -329,11 +317,16 @@ class TorchLearner:
         self._optimizer.zero_grad(set_to_none=True)
         return norm
 
-    def _evaluate(self, head: SampledHead, micro: Tensors) -> Any:
+    def _evaluate(self, micro: Tensors) -> tuple[Any, Any]:
         with torch.no_grad(), self._precision(), self.policy.routers.watching(self._replayed(micro)):
-            return head.logprobs(micro)[0]
+            return self._head.logprobs(micro)
 
     def _reference(self, micro: Tensors) -> Any:
+        """[N] logprobs of the reference model, by its own routes; None without a divergence from it.
+
+        Not while the policy's routers are watched: with an adapter both are one model, and the loss that balances
+        experts would take the reference's logits, which have no gradient, for the policy's.
+        """
         if self._loss_config is None or not self._loss_config.kl:
             return None
         with torch.no_grad(), self._precision(), self.policy.as_reference():
@@ -357,6 +350,19 @@ class TorchLearner:
         figures = {name: total / n for name, total, n in zip(names, totals, counts, strict=True) if n}
         figures |= {f"{name}/max": value for name, value in zip(top, largest, strict=True)}
         return {name: value for name, value in figures.items() if math.isfinite(value)}
+
+
+def _tokens(micro: Tensors, logprobs: Any, entropy: Any, reference: Any, old: Any = None) -> TokenBatch:
+    return TokenBatch(
+        logprobs,
+        micro.sampler_logprobs,
+        micro.advantages,
+        micro.sequence,
+        micro.weights,
+        old_logprobs=old,
+        ref_logprobs=reference,
+        entropy=entropy,
+    )
 
 
 def _objective(

@@ -11,7 +11,7 @@ from tests.support.tiny_model import tiny_model  # noqa: E402
 from tests.train.trainer.rows_for_tests import eight_rows, make_row  # noqa: E402
 from verifiers.clients.routes import pack_routes  # noqa: E402
 from verifiers.errors import ConfigError, EvidenceError  # noqa: E402
-from verifiers.train.config import LossConfig, ModelConfig, TrainerConfig  # noqa: E402
+from verifiers.train.config import LoraConfig, LossConfig, ModelConfig, TrainerConfig  # noqa: E402
 from verifiers.train.models import policy_of  # noqa: E402
 from verifiers.train.routers import Routers, _gates_like  # noqa: E402
 from verifiers.train.rows import Row  # noqa: E402
@@ -178,3 +178,19 @@ def test_balance_spreads_a_router_that_prefers_two() -> None:
     rows = [make_row(30, 2, seed, advantages=[0.0] * 30) for seed in range(4)]
     aux = [learner.step(rows)["loss/aux"] for _ in range(20)]
     assert aux[0] > 1.05 and aux[-1] - 1 < 0.7 * (aux[0] - 1)
+
+
+def test_balance_is_of_the_policy_where_the_reference_is_the_same_model() -> None:
+    """An adapter's reference is the model without it: its pass must not take the place of the policy's router logits.
+
+    Advantages are 0, so the gradient is that of the balancing loss, with a divergence that weighs nothing or without.
+    """
+
+    def norm(kl: float) -> float:
+        config = ModelConfig(router_aux_coefficient=1.0, lora=LoraConfig(rank=4, target_modules=["q_proj", "o_proj"]))
+        policy = policy_of(tiny_model("qwen3_moe"), config)
+        loss = LossConfig(kind="reinforce", drift=0.0, kl=kl)
+        rows = [make_row(30, 2, seed, advantages=[0.0] * 30) for seed in range(2)]
+        return TorchLearner(policy, TrainerConfig(), loss).step(rows)["trainer/grad_norm"]
+
+    assert norm(1e-12) == pytest.approx(norm(0.0), rel=1e-4)
