@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from verifiers.errors import EvidenceError
+from verifiers.train.engines.sampling import read_sampling
 from verifiers.train.rows import EnvRef, Row, check_row, row_from_dict, row_to_dict
 
 
@@ -29,6 +30,23 @@ def test_a_good_row_passes_and_counts() -> None:
     check_row(good)
     check_row(row(replies=[[0, 1, 2], [4, 2, 3]]))
     assert good.trainable == 2
+    assert row(mask=[True] * 4).trainable == 3  # nothing predicts the first token
+
+
+@pytest.mark.parametrize(
+    ("sampling", "temperature"),
+    [
+        ({}, 1.0),
+        ({"temperature": None}, 1.0),
+        ({"temperature": 0.7}, 0.7),
+        ({"temperature": 0}, 0.0),
+        ({"temperature": 1.0, "extra_body": {"temperature": 0.6}}, 0.6),
+        ({"temperature": 0.7, "extra_body": None}, 0.7),
+    ],
+)
+def test_its_temperature_is_what_a_sampler_reads(sampling: dict[str, Any], temperature: float) -> None:
+    """The trainer divides by it: where it is not said it is 1, and never 0."""
+    assert row(sampling=sampling).temperature == read_sampling(sampling).temperature == temperature
 
 
 @pytest.mark.parametrize(
@@ -37,6 +55,7 @@ def test_a_good_row_passes_and_counts() -> None:
         ({"mask": [True]}, "mask has 1 entries for 4 tokens"),
         ({"advantages": [0.5]}, "advantages has 1 entries"),
         ({"mask": [False] * 4}, "no token is trainable"),
+        ({"mask": [True] + [False] * 3}, "no token is trainable"),
         ({"logprobs": [0.0, math.nan, -1.0, 0.0]}, "logprob of token 2 is nan"),
         ({"logprobs": [0.0, -9999.0, -1.0, 0.0]}, "logprob of token 2 is -9999"),
         ({"logprobs": [0.0, 0.5, -1.0, 0.0]}, "logprob of token 2 is 0.5"),

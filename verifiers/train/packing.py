@@ -202,7 +202,7 @@ class _Columns:
             else _column(row.advantages, np.float32)
         )
         self.weight = row.weight
-        self.temperature = float(row.sampling.get("temperature", 1.0) or 0.0)
+        self.temperature = row.temperature
 
 
 def _column(values: Any, dtype: Any) -> Array:

@@ -75,8 +75,15 @@ class Row:
 
     @property
     def trainable(self) -> int:
-        """How many tokens may be trained."""
-        return sum(self.mask)
+        """How many tokens may be trained; the first is none of them, as no token before it predicts it."""
+        return sum(self.mask[1:])
+
+    @property
+    def temperature(self) -> float:
+        """At which it was sampled: 1 where nothing is said, and that of `extra_body` first, as samplers read it."""
+        said = self.sampling.get("extra_body") or {}
+        found = said.get("temperature", self.sampling.get("temperature"))
+        return 1.0 if found is None else float(found)
 
 
 def check_row(row: Row) -> None:
@@ -90,7 +97,7 @@ def check_row(row: Row) -> None:
         raise _broken(row, "a token is no id")
     if row.replies and not _cover(row.replies, row.mask):
         raise _broken(row, "its replies are not where its trainable tokens are")
-    if not any(row.mask):
+    if not row.trainable:
         raise _broken(row, "no token is trainable")
     if row.exactness == "exact" and not are_logprobs(list(compress(row.logprobs, row.mask))):
         for token, trained, logprob in zip(row.tokens, row.mask, row.logprobs, strict=True):

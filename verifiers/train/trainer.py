@@ -237,9 +237,9 @@ class TorchLearner:
 
     def _check(self, rows: Sequence[Row]) -> None:
         for row in rows:
-            if (temperature := row.sampling.get("temperature", 1.0)) is not None and not temperature > 0:
+            if not row.temperature > 0:
                 raise EvidenceError(
-                    f"rollout {row.rollout_id or '(unnamed)'} was sampled at temperature {temperature}: "
+                    f"rollout {row.rollout_id or '(unnamed)'} was sampled at temperature {row.temperature}: "
                     "greedy tokens say nothing about the policy's probabilities"
                 )
             if self._loss_config is None:
