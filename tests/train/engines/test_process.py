@@ -157,6 +157,19 @@ async def test_a_process_that_does_not_come_up_says_why(tmp_path, make, said) ->
         await ProcessSampler(make(tmp_path)).start()
 
 
+def test_what_a_process_said_last_is_known_after_it_was_cleared_away(tmp_path, monkeypatch) -> None:
+    """Where starting another one fails too, the next request is told of the first one's end."""
+    program = tmp_path / "dies"
+    program.write_text("#!/bin/sh\necho out of memory >&2\nexit 3\n")
+    program.chmod(0o700)
+    monkeypatch.setattr(process.sys, "executable", str(program))
+    child = process._Child([], 1)
+    child.process.wait()
+    for _ in range(2):
+        child.stop()
+        assert "with 3 (out of memory)" in str(child.death())
+
+
 async def test_an_adapter_as_tensors_is_refused(folder) -> None:
     """Nothing says how to apply it; a folder does."""
     with pytest.raises(ConfigError, match="an adapter came as tensors"):

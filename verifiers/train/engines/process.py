@@ -212,6 +212,7 @@ class _Child:
         count = str(threads)
         self.url = ""
         self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - without a name, open until `stop`
+        self._said = ""
         self.process = subprocess.Popen(
             [sys.executable, "-m", "verifiers.train.engines.serve", *arguments],
             stdin=subprocess.PIPE,  # the life line: closed by the system when this process ends
@@ -255,12 +256,18 @@ class _Child:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
+        self._said = self._last_words()
         self._log.close()
 
-    def death(self, what: str = "") -> WorkerDiedError:
-        """The error for its end, with what it said last."""
+    def _last_words(self) -> str:
+        if self._log.closed:
+            return self._said
         self._log.seek(0)
-        said = self._log.read().decode("utf-8", "replace")[-SAID:]
+        return self._log.read().decode("utf-8", "replace")[-SAID:]
+
+    def death(self, what: str = "") -> WorkerDiedError:
+        """The error for its end, with what it said last; also after `stop`."""
+        said = self._last_words()
         code = self.process.poll()
         how = f"by signal {-code}" if code is not None and code < 0 else f"with {code}"
         last = said.strip().rpartition("\n")[2]
