@@ -11,10 +11,12 @@ from verifiers.envs.multiturn_env import MultiTurnEnv
 from verifiers.envs.singleturn_env import SingleTurnEnv
 from verifiers.errors import EvidenceError, InexactEvidenceError
 from verifiers.evals.encoding import encode_record, from_json
+from verifiers.rollouts.source import GroupResult, Member, RolloutRequest
 from verifiers.rubrics.rubric import Rubric
 from verifiers.train.evidence import Checks
+from verifiers.train.groups import group_of
 from verifiers.train.merge import MergeOptions, MergeReport, collect, rows_of
-from verifiers.types import State, UserMessage
+from verifiers.types import Outcome, State, UserMessage
 
 
 def turn(prompt: list[int], completion: list[int], logprobs: list[float] | None = None, **fields: Any) -> Any:
@@ -220,6 +222,16 @@ def test_one_bad_rollout_fails_nobody_else() -> None:
     with pytest.raises(InexactEvidenceError):
         collect([broken, inexact])
     assert collect([broken]).rows == []
+
+
+def test_a_group_counts_refused_members_as_a_collection_does() -> None:
+    """Two names for one thing would be two figures; the members stay, without rows and with what was wrong."""
+    played = [record(turn([1], [2])), record(turn([1], [2], [])), record(turn([1], [2], [5.0]))]
+    members = [Member(f"r{number}", number, Outcome.OK, one) for number, one in enumerate(played)]  # type: ignore[arg-type]
+    group = group_of(GroupResult(RolloutRequest("t", "g", 3), [*members, Member("r3", 3, Outcome.FAILED)]))
+    assert dict(group.report.without_rows) == {"inexact": 1, "invalid": 1, "failed": 1}
+    assert group.report.rollouts == 4 and [len(member.rows) for member in group.members] == [1, 0, 0, 0]
+    assert "5.0 is no logprob" in str(group.members[2].error)
 
 
 # --- real rollouts ----------------------------------------------------------------------------------------------

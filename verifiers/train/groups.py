@@ -102,8 +102,7 @@ def _member(member: Member, options: MergeOptions, report: MergeReport) -> Group
     try:
         rows = rows_of(member.record, options, report=report)
     except EvidenceError as error:
-        report.rollouts += 1
-        report.without_rows[error.kind] += 1
+        report.refuse(error)
         return GroupMember(member.rollout_id, member.outcome, error_kind=error.kind, error=str(error))
     reward = member.record["reward"]
     return GroupMember(member.rollout_id, member.outcome, reward, rows, _step_rewards(member.record))

@@ -80,6 +80,11 @@ class MergeReport:
         for item in fields(MergeReport):
             setattr(self, item.name, getattr(self, item.name) + getattr(other, item.name))
 
+    def refuse(self, error: EvidenceError) -> None:
+        """Count a rollout that gave no rows for its evidence."""
+        self.rollouts += 1
+        self.without_rows["inexact" if isinstance(error, InexactEvidenceError) else "invalid"] += 1
+
     def metrics(self) -> dict[str, float]:
         """The counts as figures to log. Shares of nothing are left out."""
         figures = {f"rows/breaks/{cause}": float(count) for cause, count in sorted(self.breaks.items())}
@@ -186,8 +191,7 @@ def collect(rollouts: Iterable[Mapping[str, Any]], options: MergeOptions | None 
         try:
             collected.rows += rows_of(rollout, options, report=report)
         except EvidenceError as error:
-            report.rollouts += 1
-            report.without_rows["inexact" if isinstance(error, InexactEvidenceError) else "invalid"] += 1
+            report.refuse(error)
             collected.errors.append(error)
     if not collected.rows and report.without_rows["inexact"]:
         raise next(error for error in collected.errors if isinstance(error, InexactEvidenceError))
