@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ from verifiers.train.models import Policy
 from verifiers.train.optim import lr_at, make_optimizer
 from verifiers.train.packing import MicroBatch, nothing, pack, pad
 from verifiers.train.rows import Row
+from verifiers.train.tally import Tally
 
 MAX_SKIPPED = 3
 """Updates in a row with a gradient that is not finite, after which training ends with an error."""
@@ -46,23 +47,6 @@ class Update:
     batches: list[MicroBatch]
     policy: float
     aux: float
-
-
-@dataclass(slots=True)
-class _Sums:
-    """Figures of micro-batches; names are those of the loss, so that values can be added up as vectors."""
-
-    names: tuple[list[str], list[str]] = field(default_factory=lambda: ([], []))
-    added: list[Any] = field(default_factory=list)
-    maxima: list[Any] = field(default_factory=list)
-
-    def add(self, sums: Any, counts: Any, maxima: Any) -> None:
-        self.names = (list(sums), list(maxima))
-        self.added.append(torch.stack([*sums.values(), *counts.values()]))
-        self.maxima.append(torch.stack(list(maxima.values())) if maxima else torch.empty(0))
-
-    def part(self) -> tuple[list[float], list[float]]:
-        return torch.stack(self.added).sum(0).tolist(), torch.stack(self.maxima).amax(0).tolist()
 
 
 class TorchLearner:
@@ -257,16 +241,16 @@ class TorchLearner:
     def _train(self, updates: list[Update]) -> dict[str, float]:
         inputs = [[on_device(micro, self.policy.device) for micro in update.batches] for update in updates]
         old = [[self._evaluate(t)[0] if len(updates) > 1 else None for t in of] for of in inputs]
-        sums, aux, norms, applied = _Sums(), 0.0, [], 0
+        tally, aux, norms, applied = Tally(), 0.0, [], 0
         for update, tensors, before in zip(updates, inputs, old, strict=True):
             for micro, logprobs in zip(tensors, before, strict=True):
-                aux += self._backward(micro, update, logprobs, sums)
+                aux += self._backward(micro, update, logprobs, tally)
             norm = self._apply()
             if norm > 0 and math.isfinite(norm):
                 applied += 1
                 norms.append(norm)
         self._version += bool(applied)
-        figures = self._figures(sums)
+        figures = self._figures(tally)
         figures["trainer/lr"] = self._optimizer.param_groups[0]["lr"]
         figures["trainer/skipped"] = float(self._skipped > 0)
         if norms:
@@ -275,7 +259,7 @@ class TorchLearner:
             figures["loss/aux"] = sum(self.ranks.gather(float(aux))) / len(updates)
         return figures
 
-    def _backward(self, micro: Tensors, update: Update, old: Any, sums: _Sums) -> Any:
+    def _backward(self, micro: Tensors, update: Update, old: Any, tally: Tally) -> Any:
         """Add the gradient of one micro-batch; returns the aux loss, whose sum over all of them is a mean a token."""
         reference = self._reference(micro)
         with self.policy.routers.watching(self._replayed(micro), keep=self._aux > 0):
@@ -288,20 +272,20 @@ class TorchLearner:
                 balance = self.policy.routers.balance(micro.segments) / update.aux
                 total, aux = total + self._aux * balance, balance.detach()
             (total * self.ranks.world).backward()  # FSDP takes the mean over ranks
-        sums.add(output.sums, output.counts, output.maxima)
+        tally.add(output)
         return aux
 
     def _measure(self, update: Update) -> dict[str, float]:
-        sums = _Sums()
+        tally = Tally()
         self.policy.model.eval()
         try:
             for micro in (on_device(micro, self.policy.device) for micro in update.batches):
                 logprobs, entropy = self._evaluate(micro)
                 output = self._loss(_tokens(micro, logprobs, entropy, self._reference(micro)))
-                sums.add(output.sums, output.counts, output.maxima)
+                tally.add(output)
         finally:
             self.policy.model.train()
-        return self._figures(sums)
+        return self._figures(tally)
 
     def _apply(self) -> float:
         """Clip and step; returns the norm before clipping. Without a gradient, or with one that is not finite, the
@@ -340,16 +324,12 @@ class TorchLearner:
             self.policy.device.type, torch.bfloat16, enabled=self.config.autocast == "bfloat16"
         )
 
-    def _figures(self, sums: _Sums) -> dict[str, float]:
+    def _figures(self, tally: Tally) -> dict[str, float]:
         """Means and maxima over all micro-batches and ranks; what is not finite, or of nothing, is left out."""
-        parts = self.ranks.gather(sums.part())
-        added = [sum(values) for values in zip(*(part[0] for part in parts), strict=True)]
-        largest = [max(values) for values in zip(*(part[1] for part in parts), strict=True)]
-        names, top = sums.names
-        totals, counts = added[: len(names)], added[len(names) :]
-        figures = {name: total / n for name, total, n in zip(names, totals, counts, strict=True) if n}
-        figures |= {f"{name}/max": value for name, value in zip(top, largest, strict=True)}
-        return {name: value for name, value in figures.items() if math.isfinite(value)}
+        together = Tally()
+        for part in self.ranks.gather(tally.on_host()):
+            together.add(part)
+        return {name: value for name, value in together.figures().items() if math.isfinite(value)}
 
 
 def _tokens(micro: Tensors, logprobs: Any, entropy: Any, reference: Any, old: Any = None) -> TokenBatch:

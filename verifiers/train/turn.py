@@ -26,8 +26,7 @@ class Turn:
 
     def arrived(self, group: Group, rows: Sequence[Row]) -> None:
         """A group has ended, with whatever fate; `rows` are what the algorithm made of it."""
-        tally = tally_group(group, rows)
-        self._tally.add(tally.sums, tally.counts, tally.maxima)
+        self._tally.add(tally_group(group, rows))
         self.counts["groups/ended"] += 1
         for member in group.members:
             self.counts[f"outcomes/{member.outcome}"] += 1

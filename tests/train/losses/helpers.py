@@ -59,7 +59,7 @@ def figures(*outputs: LossOutput) -> dict[str, float]:
     """The figures of outputs taken together."""
     tally = Tally()
     for output in outputs:
-        tally.add(output.sums, output.counts, output.maxima)
+        tally.add(output)
     return tally.figures()
 
 

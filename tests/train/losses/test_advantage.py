@@ -109,7 +109,7 @@ def test_figures_of_groups_add_up() -> None:
     tally = tally_group(first := group_of([1.0, 3.0, None]), algorithm(first))
     for group in (group_of([2.0, 2.0]), group_of([5.0, None])):
         other = tally_group(group, algorithm(group))
-        tally.add(other.sums, other.counts, other.maxima)
+        tally.add(other)
     figures = tally.figures()
     assert figures["groups/few"] == pytest.approx(1 / 3) and figures["groups/signal"] == pytest.approx(1 / 3)
     assert figures["groups/zero_std"] == 0.5 and figures["rollouts/valid"] == pytest.approx(5 / 7)

@@ -84,6 +84,6 @@ def test_tallies_add_up(parts: list[list[float]]) -> None:
     """Means and maxima of parts taken together are those of all values; of no values there are none."""
     tally, values = Tally(), [value for part in parts for value in part]
     for part in parts:
-        tally.add({"x": sum(part)}, {"x": len(part)}, {"x": max(part, default=float("-inf"))})
+        tally.add(Tally({"x": sum(part)}, {"x": len(part)}, {"x": max(part, default=float("-inf"))}))
     expected = {"x": sum(values) / len(values), "x/max": max(values)} if values else {}
     assert tally.figures() == pytest.approx(expected)

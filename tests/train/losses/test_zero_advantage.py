@@ -24,7 +24,7 @@ def test_they_are_counted() -> None:
     tally, algorithm = Tally(), make_algorithm(AdvantageConfig())
     for rewards in ([0.0, 0.0], [1.0, 1.0, None], [0.0, 1.0], [1.0, None]):
         own = tally_group(group := group_of(rewards), algorithm(group))
-        tally.add(own.sums, own.counts, own.maxima)
+        tally.add(own)
     figures = tally.figures()
     assert figures["groups/zero_std"] == pytest.approx(2 / 3) and figures["groups/few"] == 0.25
     assert figures["groups/signal"] == 0.25
