@@ -19,11 +19,11 @@ from typing import Any
 
 import torch
 
+from verifiers.train.build import make_sft_learner
 from verifiers.train.config import LossConfig, ModelConfig, TrainerConfig
 from verifiers.train.engines.torch_engine import TorchEngine
 from verifiers.train.models import find_device, policy_of
 from verifiers.train.rows import Row
-from verifiers.train.sft import sft_learner
 from verifiers.train.trainer import TorchLearner
 
 PUBLISHED = {"rl": {"tokens_per_s": 11_900, "mfu": 0.111}, "sft": {"tokens_per_s": 26_010, "mfu": 0.168}}
@@ -65,7 +65,7 @@ def updates(kind: str, length: int, device: Any, given: Any) -> dict[str, Any]:
     model = model_of(given.tiny, torch.float32, device)
     policy = policy_of(model, ModelConfig(gradient_checkpointing=not given.tiny))
     config = TrainerConfig(lr=1e-6, autocast="none" if given.tiny else "bfloat16", tokens_per_microbatch=length)
-    learner = TorchLearner(policy, config, LossConfig()) if kind == "rl" else sft_learner(policy, config, 10)
+    learner = TorchLearner(policy, config, LossConfig()) if kind == "rl" else make_sft_learner(policy, config, 10)
     rows = [row(length, model.config.vocab_size, seed) for seed in range(4)]
     seconds = []
     for _ in range(2 + given.steps):

@@ -19,6 +19,7 @@ from verifiers.envs.environment import Environment
 from verifiers.rollouts.engine import Engine
 from verifiers.rollouts.source import GroupSource
 from verifiers.train.advantages import make_algorithm
+from verifiers.train.build import make_sft_learner
 from verifiers.train.config import (
     AdvantageConfig,
     LoopConfig,
@@ -35,7 +36,7 @@ from verifiers.train.loop import AsyncLoop
 from verifiers.train.models import Policy, load_policy
 from verifiers.train.players import options_of
 from verifiers.train.report import Observer, StepReport
-from verifiers.train.sft import SftLoop, sft_learner
+from verifiers.train.sft import SftLoop
 from verifiers.train.sft_rows import rows_of_conversation
 from verifiers.train.trainer import TorchLearner
 
@@ -130,7 +131,7 @@ def imitate(folder: Path, to: Path, *, right: float = 0.5, steps: int = 25, lr: 
         conversation = [{"role": "user", "content": asked}, {"role": "assistant", "content": said}]
         rows += rows_of_conversation({"messages": conversation}, policy.tokenizer)
     loop = SftLoop(rows, SftLoopConfig(rows_per_batch=32, seed=seed))
-    learner = sft_learner(policy, TrainerConfig(lr=lr), loop.total_steps)
+    learner = make_sft_learner(policy, TrainerConfig(lr=lr), loop.total_steps)
     loop.run(learner)
     learner.export(to)
     return to

@@ -15,12 +15,13 @@ torch = pytest.importorskip("torch")
 
 from tests.support.tiny_model import tiny_model, tiny_tokenizer  # noqa: E402
 from verifiers.errors import DatasetError, ResumeError  # noqa: E402
+from verifiers.train.build import make_sft_learner  # noqa: E402
 from verifiers.train.checkpoint import Checkpoints  # noqa: E402
 from verifiers.train.config import LoraConfig, ModelConfig, SftLoopConfig, TrainerConfig  # noqa: E402
 from verifiers.train.models import policy_of  # noqa: E402
 from verifiers.train.report import StepReport  # noqa: E402
 from verifiers.train.rows import Row  # noqa: E402
-from verifiers.train.sft import SftLoop, sft_learner, split  # noqa: E402
+from verifiers.train.sft import SftLoop, split  # noqa: E402
 from verifiers.train.sft_rows import rows_of_conversation  # noqa: E402
 
 TOKENIZER = tiny_tokenizer()
@@ -48,7 +49,7 @@ def rows(replies: dict[str, str] = REPLIES) -> list[Row]:
 def learner(loop: SftLoop, model: ModelConfig | None = None, **settings: Any) -> Any:
     """A tiny one, the same every time."""
     config = TrainerConfig(**{"lr": 5e-3, "tokens_per_microbatch": 512, **settings})
-    return sft_learner(policy_of(tiny_model(), model or ModelConfig(), TOKENIZER), config, loop.total_steps)
+    return make_sft_learner(policy_of(tiny_model(), model or ModelConfig(), TOKENIZER), config, loop.total_steps)
 
 
 def answer(model: Any, question: str) -> str:

@@ -63,9 +63,9 @@ class _Session:
 
     def run(self) -> ExitCode:
         """Read the data, and join torchrun's processes if there are several; the first leads."""
-        from verifiers.train.build import joined, loaded_policy
+        from verifiers.train.build import joined, loaded_policy, make_sft_learner
         from verifiers.train.checkpoint import Checkpoints
-        from verifiers.train.sft import SftLoop, sft_learner
+        from verifiers.train.sft import SftLoop
 
         config = self.config
         ranks = joined(config.model)
@@ -76,7 +76,7 @@ class _Session:
         checkpoints = Checkpoints(folder / CHECKPOINTS, every=keeping.every, keep=keeping.keep)
         learned, held_out = self._rows(policy.tokenizer, tell=leads)
         loop = SftLoop(learned, config.sft, validation=held_out, checkpoints=checkpoints)
-        learner = sft_learner(policy, config.trainer, loop.total_steps, ranks)
+        learner = make_sft_learner(policy, config.trainer, loop.total_steps, ranks)
         if not leads:
             ignore_signals()
             learner.follow()

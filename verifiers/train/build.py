@@ -26,7 +26,7 @@ from verifiers.evals.lookup import FoundEnvironment
 from verifiers.rollouts.source import GroupSource
 from verifiers.train.advantages import make_algorithm
 from verifiers.train.checkpoint import Checkpoints
-from verifiers.train.config import EnvironmentConfig, LossConfig, ModelConfig, TrainConfig
+from verifiers.train.config import EnvironmentConfig, LossConfig, ModelConfig, TrainConfig, TrainerConfig
 from verifiers.train.curriculum import Pools
 from verifiers.train.distributed import Ranks, join
 from verifiers.train.engines.http import HttpSampler
@@ -39,6 +39,7 @@ from verifiers.train.evaluation import EvaluatedEnvironment, Evaluation
 from verifiers.train.flow import EnvironmentSource
 from verifiers.train.learner import Weights
 from verifiers.train.loop import AsyncLoop
+from verifiers.train.losses.cross_entropy import cross_entropy, learned_tokens
 from verifiers.train.models import Policy, find_device, load_policy
 from verifiers.train.players import Playing, Served, opened, options_of
 from verifiers.train.rows import Row
@@ -81,6 +82,15 @@ def make_learner(config: TrainConfig, ranks: Ranks | None = None) -> TorchLearne
         loss = loss.model_copy(update={"max_tokens": config.sampling.max_tokens})
     policy = loaded_policy(config.model, config.trainer.seed, reference=loss.kl > 0)
     return TorchLearner(policy, config.trainer, loss, total_steps=config.loop.steps, ranks=ranks)
+
+
+def make_sft_learner(
+    policy: Policy, config: TrainerConfig, total_steps: int, ranks: Ranks | None = None
+) -> TorchLearner:
+    """A trainer that imitates. total_steps: where its schedule ends."""
+    return TorchLearner(
+        policy, config, cross_entropy, denominator=learned_tokens, total_steps=total_steps, ranks=ranks
+    )
 
 
 @asynccontextmanager

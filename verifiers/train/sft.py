@@ -4,7 +4,7 @@
     data = read_sft(config.data.files, policy.tokenizer, config.data)
     rows, held_out = split(data.rows, config.data.validation_share)
     loop = SftLoop(rows, config.sft, validation=held_out, observers=[print], checkpoints=checkpoints)
-    loop.run(sft_learner(policy, config.trainer, loop.total_steps))
+    loop.run(make_sft_learner(policy, config.trainer, loop.total_steps))
 
 It is the trainer of reinforcement learning with another loss, so packing, precision, LoRA, mixtures of experts and
 several ranks are the same, and so are its checkpoints. Batches are a function of the seed and the step: a run that goes
@@ -25,7 +25,7 @@ from typing import Any, Protocol
 from verifiers.errors import DatasetError, ResumeError
 from verifiers.train.buffer import Snapshot
 from verifiers.train.checkpoint import Checkpoints, RunState
-from verifiers.train.config import SftLoopConfig, TrainerConfig
+from verifiers.train.config import SftLoopConfig
 from verifiers.train.learner import Learner
 from verifiers.train.report import Observer, StepReport
 from verifiers.train.rows import Row
@@ -39,16 +39,6 @@ class MeasuringLearner(Learner, Protocol):
     def measure(self, rows: Sequence[Row]) -> dict[str, float]:
         """The figures of the loss on rows."""
         ...
-
-
-def sft_learner(policy: Any, config: TrainerConfig, total_steps: int, ranks: Any = None) -> Any:
-    """A `TorchLearner` that imitates. `total_steps`: where its schedule ends."""
-    from verifiers.train.losses.cross_entropy import cross_entropy, learned_tokens
-    from verifiers.train.trainer import TorchLearner
-
-    return TorchLearner(
-        policy, config, cross_entropy, denominator=learned_tokens, total_steps=total_steps, ranks=ranks
-    )
 
 
 def split(rows: Sequence[Row], share: float) -> tuple[list[Row], list[Row]]:

@@ -14,7 +14,6 @@ sampler of yours. Written for TRL 1.16; docs/guides/training-trl.md says what TR
 
 from __future__ import annotations
 
-import copy
 import zlib
 from collections import Counter
 from collections.abc import Sequence
@@ -25,18 +24,17 @@ from typing import Any, Self
 from verifiers.clients.local import SamplerClient, TokenizerRenderer
 from verifiers.clients.sampler import Sampler
 from verifiers.envs.environment import Environment
-from verifiers.errors import ConfigError, DatasetError, InexactEvidenceError, MissingExtraError
+from verifiers.errors import ConfigError, DatasetError, InexactEvidenceError
 from verifiers.rollouts.engine import Engine
 from verifiers.rollouts.plan import task_id_of
 from verifiers.rollouts.source import GroupResult, GroupSource, RolloutRequest
 from verifiers.train.adapters.background import Background
 from verifiers.train.adapters.trl_checks import check_gap, check_trainer
+from verifiers.train.adapters.trl_model import logprob_gap, sampling_copy, weights_of
 from verifiers.train.adapters.trl_rows import REWARD, Batch, Forks, only_untrained
 from verifiers.train.groups import Group, group_of
-from verifiers.train.learner import Weights
 from verifiers.train.merge import MergeOptions
 from verifiers.train.players import options_of
-from verifiers.train.rows import Row
 from verifiers.train.weights import WeightFolders
 from verifiers.types import SamplingArgs
 
@@ -170,7 +168,7 @@ class RolloutFunc:
     def _open(self, trainer: Any) -> GroupSource:
         tokenizer = self._tokenizer or trainer.processing_class
         if self._sampler is None:
-            self._sampler = _engine(trainer, tokenizer)
+            self._sampler = sampling_copy(trainer, tokenizer)
         client = SamplerClient(self._sampler, TokenizerRenderer(tokenizer, self._sampler.info().context))
         sampling = {"temperature": trainer.temperature, "max_tokens": trainer.max_completion_length}
         sampling |= self._settings.sampling
@@ -229,7 +227,7 @@ class RolloutFunc:
         """The groups, in the order of the requests."""
         assert self._sampler is not None
         if self._published != self._step:
-            await self._sampler.update_weights(self._weights(trainer), self._step)
+            await self._sampler.update_weights(weights_of(trainer, self._step, self._folders), self._step)
             self._published = self._step
         for request in requests:
             await source.submit(request)
@@ -243,16 +241,6 @@ class RolloutFunc:
         options = MergeOptions(version=self._step)
         self._error = next(filter(None, map(_error_of, ended.values())), self._error)
         return [group_of(ended[request.group_id], options) for request in requests]
-
-    def _weights(self, trainer: Any) -> Weights:
-        model = trainer.accelerator.unwrap_model(trainer.model)
-        if self._folders is not None:
-            return self._folders.publish(self._step, model)
-        if hasattr(model, "peft_config"):
-            import peft
-
-            return Weights(self._step, tensors=dict(peft.get_peft_model_state_dict(model)), adapter=True)
-        return Weights(self._step, tensors=model.state_dict())
 
     # --- after it -------------------------------------------------------------------------------------------------
 
@@ -275,45 +263,6 @@ class RolloutFunc:
         gap = logprob_gap(trainer, row)
         check_gap(trainer, gap, self._settings.max_gap)
         batch.metrics["logprob_gap"] = [gap]
-
-
-def logprob_gap(trainer: Any, row: Row) -> float:
-    """Mean |Δ logprob| of a row's sampled tokens between its sampler and the trainer's model, in nats."""
-    import torch
-
-    model = trainer.accelerator.unwrap_model(trainer.model)
-    training = model.training
-    model.eval()
-    try:
-        with torch.no_grad(), trainer.accelerator.autocast():
-            ids = torch.tensor([row.tokens], device=trainer.accelerator.device)
-            logits = model(input_ids=ids).logits[0, :-1].float() / trainer.temperature
-    finally:
-        model.train(training)
-    own = torch.log_softmax(logits, dim=-1).gather(1, ids[0, 1:, None])[:, 0].tolist()
-    gaps = [abs(own[at - 1] - row.logprobs[at]) for at, sampled in enumerate(row.mask) if sampled and at]
-    return float(sum(gaps) / len(gaps))
-
-
-def _engine(trainer: Any, tokenizer: Any) -> Sampler:
-    """A copy of the trainer's model that samples. With an adapter, of the model below it."""
-    try:
-        from verifiers.train.engines.torch_engine import TorchEngine
-    except ImportError as error:
-        raise MissingExtraError("trl", "Sampling with the trainer's model") from error
-    model = trainer.accelerator.unwrap_model(trainer.model, keep_fp32_wrapper=False)
-    adapter = getattr(model, "peft_config", {}).get("default")
-    own = copy.deepcopy(model)
-    own = own.unload() if adapter is not None else own
-    disable = getattr(own, "activation_checkpointing_disable", None) or own.gradient_checkpointing_disable
-    disable()
-    return TorchEngine(
-        own.requires_grad_(False).eval(),
-        stop_token_ids=trainer.eos_token_ids,
-        decode=tokenizer.decode,
-        adapter=adapter,
-        seed=int(trainer.args.seed),
-    )
 
 
 def _error_of(result: GroupResult) -> str:
