@@ -38,7 +38,7 @@ def _ours(folder: Path, steps: int, seed: int, **settings: Any) -> dict[str, Any
     begun = clock()
     curve = asyncio.run(
         learn(
-            single_turn(), folder, steps=steps, groups=GROUPS, lr=LR, seed=seed,
+            single_turn(), folder, steps=steps, groups=GROUPS, lr=LR, seed=seed, repeatable=False,
             observers=[lambda report: ends.append(clock() - begun)], **settings,
         )
     )  # fmt: skip

@@ -74,17 +74,19 @@ async def learn(
     max_lag: int = 0,
     lora: LoraConfig | None = None,
     apart: bool = False,
+    repeatable: bool = True,
     seed: int = 0,
     observers: Sequence[Observer] = (),
 ) -> Curve:
     """Groups of 8 rollouts, advantages by the group's standard deviation, everything else as by default.
 
-    apart: sample in a process beside this one. Without lag a run repeats itself: nothing in it depends on time.
+    apart: sample in a process beside this one. repeatable: without lag, nothing in a run depends on time, at the price
+    of speed.
     """
     model = ModelConfig(path=str(folder), lora=lora)
     policy = load_policy(model, seed=seed)
     curve = Curve(learner=TorchLearner(policy, TrainerConfig(lr=lr, seed=seed), LossConfig()))
-    engine: Any = _engine(folder, policy, seed, ordered=max_lag == 0) if not apart else None
+    engine: Any = _engine(folder, policy, seed, ordered=repeatable and max_lag == 0) if not apart else None
     engine = engine or await ProcessSampler(folder, max_context=256, seed=seed).start()
     client = SamplerClient(engine, TokenizerRenderer(policy.tokenizer, 256))
     sampling = {"temperature": 1.0, "max_tokens": max_tokens}
