@@ -80,11 +80,13 @@ def test_dry_run_as_json(environments: Environments, capsys: pytest.CaptureFixtu
     [
         ([], "nothing says what to train"),
         (["absent.toml"], "can not read absent.toml"),
+        (["trainer.lr"], "'trainer.lr' is neither a file nor a setting"),
+        (["model.path=./absent", "env=e"], "there is no model './absent'"),
         (["model.path=m", "env=nowhere", "--dry-run"], "no environment 'nowhere'"),
         (["model.path=m", "env=e", "--trainer.lrr", "1"], "Did you mean 'lr'"),
         (["--dryrun"], "--dry-run"),
     ],
-    ids=["nothing", "file", "environment", "setting", "flag"],
+    ids=["nothing", "file", "value", "model", "environment", "setting", "flag"],
 )
 def test_mistakes_are_told_before_anything_is_loaded(
     environments: Environments, capsys: pytest.CaptureFixture[str], line: list[str], told: str

@@ -60,6 +60,10 @@ def test_a_run_needs_no_file() -> None:
     """One environment may be named by its id alone."""
     config = load_config([], ["model.path=m", "env=sums", "env.0.args.level=3"])
     assert (config.env[0].id, config.env[0].args) == ("sums", {"level": 3})
+    config = load_config([], ["model.path=m", "env.0.id=sums", "eval.environments.0.id=words"])
+    assert config.env[0].id == "sums"
+    assert config.eval is not None and config.eval.environments is not None
+    assert config.eval.environments[0].id == "words"
 
 
 def test_none_unsets_what_may_be_unset(base: Path) -> None:
@@ -122,6 +126,7 @@ def test_all_mistakes_are_told_with_their_file(base: Path, tmp_path: Path) -> No
         ("trainer.updates_per_batch=65", "a batch has 64", "fewer updates"),
         ("env.0.hard=0.9", "hard is 0.9", "below"),
         ("env.1.id=x", "a list of 1", "from 0"),
+        ("device=cuda", "unknown setting 'device'", "model.device or sampler.device"),
         ("trainer.lr=inf", "trainer.lr", "train-config.md"),
         ("trainer.lr", "neither a file nor a setting", "section.name=value"),
     ],

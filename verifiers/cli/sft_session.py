@@ -20,7 +20,14 @@ from verifiers.cli.interrupts import interruptible
 from verifiers.cli.output import Output, log_file
 from verifiers.cli.training_end import LOSSES, finish
 from verifiers.cli.training_line import Line
-from verifiers.cli.training_record import RunRecord, config_of, folder_of, ignore_signals, need_torch
+from verifiers.cli.training_record import (
+    FROM_HUB,
+    RunRecord,
+    config_of,
+    folder_of,
+    ignore_signals,
+    need_torch,
+)
 from verifiers.cli.training_view import View, shown_view
 from verifiers.errors import ConfigError, Error, ExitCode
 from verifiers.loops import run_to_end
@@ -28,6 +35,7 @@ from verifiers.train.config import SftConfig
 from verifiers.train.config_files import to_file
 from verifiers.train.observers.metrics_file import MetricsFile
 from verifiers.train.observers.open import open_observers
+from verifiers.train.plan import on_hub
 from verifiers.train.report import Observer, StepReport
 from verifiers.train.run_folder import CHECKPOINTS, LOG, METRICS, RunFolder
 
@@ -44,11 +52,14 @@ def train(line: Line, flags: SftFlags, output: Output) -> ExitCode:
             "there is no data to learn from: data.files is empty",
             hint="Name files, or folders of runs of vf-eval: data.files=outputs/evals/RUN",
         )
+    from_hub = on_hub(config.model.path)
     if flags.dry_run:
         output.event({"event": "plan", "config": config.model_dump(mode="json")})
         output.result(to_file(config))
         return ExitCode.OK
     need_torch("vf-sft")
+    if from_hub:
+        output.note(FROM_HUB.format(config.model.path))
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
     return _Session(config, flags, output).run()
 

@@ -20,7 +20,14 @@ from verifiers.cli.interrupts import interruptible
 from verifiers.cli.output import Output, log_file
 from verifiers.cli.training_end import REWARDS, finish
 from verifiers.cli.training_line import Line
-from verifiers.cli.training_record import RunRecord, config_of, folder_of, ignore_signals, need_torch
+from verifiers.cli.training_record import (
+    FROM_HUB,
+    RunRecord,
+    config_of,
+    folder_of,
+    ignore_signals,
+    need_torch,
+)
 from verifiers.cli.training_view import shown_view
 from verifiers.errors import Error, ExitCode
 from verifiers.hub.ids import is_hub_id
@@ -32,7 +39,7 @@ from verifiers.train.environments import Prepare, find, loaded
 from verifiers.train.losses.checks import check_loss
 from verifiers.train.observers.metrics_file import MetricsFile
 from verifiers.train.observers.open import open_observers
-from verifiers.train.plan import batch_figures, counted, parameters
+from verifiers.train.plan import batch_figures, counted, on_hub, parameters
 from verifiers.train.report import Observer
 from verifiers.train.run_folder import LOG, METRICS, RunFolder
 
@@ -47,9 +54,12 @@ def train(line: Line, flags: TrainFlags, output: Output) -> ExitCode:
     config = config_of(TrainConfig, line, flags)
     check_loss(config.loss)
     check_advantages(config.advantage, config.sampling.max_tokens)
+    from_hub = on_hub(config.model.path)
     if flags.dry_run:
         return dry_run(config, flags, output)
     need_torch("vf-train")
+    if from_hub:
+        output.note(FROM_HUB.format(config.model.path))
     os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
     with ExitStack() as stack:
@@ -82,7 +92,8 @@ def dry_run(config: TrainConfig, flags: TrainFlags, output: Output) -> ExitCode:
     size = parameters(config.model.path)
     plan = {"environments": environments, "parameters": size, **figures}
     output.event({"event": "plan", **plan, "config": config.model_dump(mode="json")})
-    lines = [f"model: {config.model.path}" + (f", {counted(size)} parameters" if size else "")]
+    known = f", {counted(size)} parameters" if size else ""
+    lines = [f"model: {config.model.path}{', of the Hugging Face Hub' if on_hub(config.model.path) else known}"]
     for one in environments:
         version = " ".join(filter(None, (one["version"], (one["digest"] or "")[:19])))
         tasks = f", {one['tasks']} tasks" if one["tasks"] is not None else ", in a virtual environment of its own"

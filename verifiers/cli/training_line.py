@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
+
+from verifiers.errors import ConfigError
+
+HOW = "Write section.name=value, or FILE.toml."
 
 HERE = "."
 """What a bare --resume stands for: the run in the configuration's `output`."""
@@ -43,6 +48,9 @@ class Line:
 def line_of(targets: Sequence[str], settings: Sequence[str]) -> Line:
     """Targets without flags are files, and settings if they have a `=`."""
     files = [target for target in targets if "=" not in target]
+    for file in files:
+        if not file.endswith(".toml") and not Path(file).exists():
+            raise ConfigError(f"{file!r} is neither a file nor a setting", hint=HOW)
     return Line(files, [*(target for target in targets if "=" in target), *settings])
 
 

@@ -18,6 +18,8 @@ from verifiers.train.run_folder import CONFIG, RunFolder, check_same, now, prove
 
 Config = TypeVar("Config", bound=BaseModel)
 
+FROM_HUB = "there is no folder {}: it is taken from the Hugging Face Hub"
+
 
 def config_of(model: type[Config], line: Line, flags: Flags) -> Config:
     """What was asked for. --resume FOLDER alone asks for that run as it was."""

@@ -10,7 +10,7 @@ no null. A mistake is told with the file, or the override, that it came from.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar, get_args
@@ -86,8 +86,11 @@ class _Draft:
         into: Any = self.values
         place: Place = ()
         for key, following in pairwise(keys):
-            if following.isdecimal() and isinstance(into, dict) and isinstance(into.get(key), str):
-                into[key] = [into[key]]  # `env=sums env.0.args.level=2`
+            if following.isdecimal() and isinstance(into, dict):
+                if isinstance(into.get(key), str):
+                    into[key] = [into[key]]  # `env=sums env.0.args.level=2`
+                elif key not in into and following == "0":
+                    into[key] = [{}]  # `env.0.id=sums`, and no file
             into, place = _step(into, key, place, text)
         last: str | int = _index(into, keys[-1], text) if isinstance(into, list) else keys[-1]
         into[last] = _value(value.strip())
@@ -159,7 +162,12 @@ def _problem(problem: Mapping[str, Any], draft: _Draft, model: type[BaseModel]) 
     where = f" in {origin}" if origin and not origin.startswith("the override") else ""
     if problem["type"] == "extra_forbidden":
         known = _names_at(model, place[:-1])
-        hint = near_misses(str(place[-1]), known) or f"Known settings there: {', '.join(sorted(known))}."
+        sections = [*_sections_with(model, str(place[-1]))]
+        hint = (
+            near_misses(str(place[-1]), known)
+            or (sections and f"Did you mean {' or '.join(f'{one}.{place[-1]}' for one in sections)}?")
+            or f"Known settings there: {', '.join(sorted(known))}."
+        )
         return f"unknown setting {name!r}{where}", hint
     cause = problem.get("ctx", {}).get("error")
     if isinstance(cause, ConfigError):
@@ -182,6 +190,14 @@ def _names_at(model: type[BaseModel], place: Place) -> list[str]:
             continue
         model = found
     return list(model.model_fields)
+
+
+def _sections_with(model: type[BaseModel], name: str) -> Iterator[str]:
+    """The sections of the file that have a setting of that name."""
+    for section, field in model.model_fields.items():
+        found = _section_in(field.annotation)
+        if found is not None and name in found.model_fields and section != "env":
+            yield section
 
 
 def _section_in(annotation: Any) -> type[BaseModel] | None:

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from verifiers.errors import ConfigError
 from verifiers.train.config import TrainConfig
 
 
@@ -30,6 +31,30 @@ def batch_figures(config: TrainConfig) -> dict[str, int]:
         "rollouts": rollouts * config.loop.steps,
         "ahead": config.loop.max_lag,
     }
+
+
+def on_hub(path: str) -> bool:
+    """Whether `model.path` is a name on the Hugging Face Hub, since nothing here is called so.
+
+    ConfigError if it can only be meant to be here: looking on the Hub would end in a minute of retries, or in a model
+    of somebody else.
+    """
+    if Path(path).exists():
+        return False
+    first, *rest = Path(path).parts
+    if len(rest) > 1 or first in ("/", "~", "..") or path.startswith("./") or path.endswith(".gguf"):
+        raise _no_model(path)
+    if rest and Path(first).is_dir():
+        raise _no_model(path)
+    return True
+
+
+def _no_model(path: str) -> ConfigError:
+    return ConfigError(
+        f"there is no model {path!r}",
+        hint="model.path is a folder with config.json, weights and tokenizer, a .gguf file, or OWNER/NAME on the "
+        "Hugging Face Hub.",
+    )
 
 
 def parameters(path: str) -> int | None:
