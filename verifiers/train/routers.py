@@ -57,6 +57,15 @@ class Routers:
             self._logits = [None] * len(self)
             self._chosen = [None] * len(self)
 
+    @contextmanager
+    def unwatched(self) -> Iterator[None]:
+        """While this lasts a pass through the model, such as its reference's without the adapter, leaves no trace."""
+        before, (self._routes, self._keep) = (self._routes, self._keep), (None, False)
+        try:
+            yield
+        finally:
+            self._routes, self._keep = before
+
     def balance(self, segments: Any) -> Any:
         """Scalar: Σ over layers and rows of tokens · E · Σ_e f_e·P_e, to be divided by tokens · layers of the step.
 

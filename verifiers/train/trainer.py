@@ -261,12 +261,11 @@ class TorchLearner:
 
     def _backward(self, micro: Tensors, update: Update, old: Any, tally: Tally) -> Any:
         """Add the gradient of one micro-batch; returns the aux loss, whose sum over all of them is a mean a token."""
-        reference = self._reference(micro)
         with self.policy.routers.watching(self._replayed(micro), keep=self._aux > 0):
             with self._precision():
                 entropy_gradient = self._loss_config is not None and self._loss_config.entropy != 0
                 logprobs, entropy = self._head.logprobs(micro, entropy_gradient=entropy_gradient)
-            output = self._loss(_tokens(micro, logprobs, entropy, reference, old))
+            output = self._loss(_tokens(micro, logprobs, entropy, self._reference(micro), old))
             total, aux = output.total / update.policy, 0.0
             if self._aux:
                 balance = self.policy.routers.balance(micro.segments) / update.aux
@@ -306,14 +305,10 @@ class TorchLearner:
             return self._head.logprobs(micro)
 
     def _reference(self, micro: Tensors) -> Any:
-        """[N] logprobs of the reference model, by its own routes; None without a divergence from it.
-
-        Not while the policy's routers are watched: with an adapter both are one model, and the loss that balances
-        experts would take the reference's logits, which have no gradient, for the policy's.
-        """
+        """[N] logprobs of the reference model, by its own routes; None without a divergence from it."""
         if self._loss_config is None or not self._loss_config.kl:
             return None
-        with torch.no_grad(), self._precision(), self.policy.as_reference():
+        with torch.no_grad(), self._precision(), self.policy.routers.unwatched(), self.policy.as_reference():
             return self._reference_head.logprobs(micro)[0]
 
     def _replayed(self, micro: Tensors) -> Any:
