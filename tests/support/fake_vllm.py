@@ -170,9 +170,9 @@ class FakeVllm:
             return problem(500, f"no method {body['method']}")
         path = body["kwargs"].get("weights_path")
         try:
-            from verifiers.train.weights import load_into
+            from verifiers.train.engines.loading import Loader
 
-            load_into(self.base, Path(path))
+            Loader(self.base).load(Path(path))
         except Exception as error:
             return problem(500, str(error))
         return web.json_response({"results": [None]})

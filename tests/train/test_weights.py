@@ -12,15 +12,12 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
+from safetensors.torch import load_file  # noqa: E402
+
 from tests.support.tiny_model import tiny_model  # noqa: E402
-from verifiers.errors import StoreError  # noqa: E402
-from verifiers.train.weights import (  # noqa: E402
-    WeightFolders,
-    in_use,
-    is_adapter,
-    load_into,
-    read_tensors,
-)
+from verifiers.errors import ConfigError, StoreError  # noqa: E402
+from verifiers.train.engines.loading import Loader  # noqa: E402
+from verifiers.train.weights import WeightFolders, in_use, is_adapter  # noqa: E402
 
 pytestmark = pytest.mark.train
 
@@ -43,7 +40,7 @@ def test_what_is_published_is_loaded_into_another_model_bit_for_bit(tmp_path, ki
     weights = WeightFolders(tmp_path).publish(7, trained)
     assert (weights.version, weights.adapter, weights.folder) == (7, False, tmp_path / "v00000007")
     assert not torch.equal(logits(trained), logits(served))
-    load_into(served, weights.folder)
+    Loader(served).load(weights)
     assert torch.equal(logits(trained), logits(served))
 
 
@@ -54,7 +51,7 @@ def test_a_published_folder_is_one_that_transformers_reads(tmp_path) -> None:
     trained = tiny_model(seed=1)
     folder = WeightFolders(tmp_path).publish(0, trained).folder
     assert torch.equal(logits(AutoModelForCausalLM.from_pretrained(folder)), logits(trained))
-    stored, own = read_tensors(folder), trained.state_dict()
+    stored, own = load_file(folder / "model.safetensors"), trained.state_dict()
     assert stored.keys() == own.keys() - {"lm_head.weight"}  # tied
     assert all(torch.equal(stored[name], own[name]) for name in stored)
 
@@ -65,23 +62,24 @@ def test_tensors_that_are_handed_in_are_what_is_written(tmp_path) -> None:
     once = dict(other.named_parameters())  # tied weights once
     assert once.keys() < other.state_dict().keys()
     for version, tensors in enumerate((once, other.state_dict())):
-        load_into(model, WeightFolders(tmp_path).publish(version, tiny_model(seed=3), tensors).folder)
+        Loader(model).load(WeightFolders(tmp_path).publish(version, tiny_model(seed=3), tensors))
         assert torch.equal(logits(model), logits(other))
         model = tiny_model(seed=1)
 
 
 def test_an_adapter_is_published_alone(tmp_path) -> None:
-    """And loaded into a model that has one; the base weights are not in the folder."""
+    """And laid over a model; the base weights are not in the folder."""
     peft = pytest.importorskip("peft")
     config = peft.LoraConfig(r=2, target_modules="all-linear", init_lora_weights=False)
-    trained, served, other = (peft.get_peft_model(tiny_model(seed=0), config) for _ in range(3))
+    trained, other = (peft.get_peft_model(tiny_model(seed=0), config) for _ in range(2))
+    served, again = tiny_model(seed=0), tiny_model(seed=0)
     handed = peft.get_peft_model_state_dict(trained)
     folders = WeightFolders(tmp_path)
-    for weights, model in ((folders.publish(2, trained), served), (folders.publish(3, other, handed), other)):
+    for weights, model in ((folders.publish(2, trained), served), (folders.publish(3, other, handed), again)):
         assert weights.adapter
         assert is_adapter(weights.folder)
         assert not (weights.folder / "model.safetensors").exists()
-        load_into(model, weights.folder)
+        Loader(model).load(weights)
         assert torch.equal(logits(trained), logits(model))
         assert peft.PeftModel.from_pretrained(tiny_model(seed=0), weights.folder)
 
@@ -95,7 +93,7 @@ def test_the_newest_stay_and_what_is_in_use(tmp_path) -> None:
         for version in (2, 3, 4):
             folders.publish(version, model)
         assert names(tmp_path) == ["v00000001", "v00000003", "v00000004"]
-        assert read_tensors(first.folder)
+        assert load_file(first.folder / "model.safetensors")
     folders.publish(5, model)
     assert names(tmp_path) == ["v00000004", "v00000005"]
     assert folders.latest().version == 5
@@ -125,7 +123,7 @@ def test_a_version_that_is_published_again_is_replaced(tmp_path) -> None:
     """After a crash a run goes on from a checkpoint and comes to versions that the first attempt had."""
     folders, model = WeightFolders(tmp_path), tiny_model(seed=1)
     folders.publish(4, tiny_model(seed=2))
-    load_into(model, folders.publish(4, tiny_model(seed=3)).folder)
+    Loader(model).load(folders.publish(4, tiny_model(seed=3)))
     assert torch.equal(logits(model), logits(tiny_model(seed=3)))
     assert names(tmp_path) == ["v00000004"]
 
@@ -161,7 +159,7 @@ def test_what_a_killed_writer_left_is_no_version(tmp_path) -> None:
         os.kill(writer, signal.SIGKILL)
         os.waitpid(writer, 0)
     for folder in tmp_path.glob("v*"):
-        load_into(tiny_model(seed=5), folder)
+        Loader(tiny_model(seed=5)).load(folder)
     (tmp_path / ".v00000099.part").mkdir()
     newest = WeightFolders(tmp_path).latest()
     assert newest is not None
@@ -173,15 +171,15 @@ def test_what_a_killed_writer_left_is_no_version(tmp_path) -> None:
     [
         (lambda folder: None, "No such file"),
         (lambda folder: (folder / "model.safetensors").write_bytes(b"no"), "header"),
-        (lambda folder: (folder / "model.safetensors.index.json").write_text("[]"), "is no index"),
+        (lambda folder: (folder / "model.safetensors.index.json").write_text("[]"), "list indices"),
     ],
     ids=["empty", "torn", "index"],
 )
 def test_a_folder_that_is_none_is_told(tmp_path, make, said) -> None:
     """With the typed error and what is wrong."""
     make(tmp_path)
-    with pytest.raises(StoreError, match=said):
-        read_tensors(tmp_path)
+    with pytest.raises(ConfigError, match=f"holds no weights.*{said}"):
+        Loader(tiny_model()).load(tmp_path)
 
 
 def test_weights_of_another_shape_are_refused_and_change_nothing(tmp_path) -> None:
@@ -189,8 +187,8 @@ def test_weights_of_another_shape_are_refused_and_change_nothing(tmp_path) -> No
     folder = WeightFolders(tmp_path).publish(0, tiny_model(seed=1, intermediate_size=64)).folder
     model = tiny_model(seed=2)
     before = logits(model)
-    with pytest.raises(StoreError, match="has shape"):
-        load_into(model, folder)
+    with pytest.raises(ConfigError, match="has the shape"):
+        Loader(model).load(folder)
     assert torch.equal(logits(model), before)
     with pytest.raises(StoreError, match="can not read"), in_use(tmp_path / "v9"):
         pass

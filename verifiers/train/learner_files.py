@@ -9,19 +9,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
-from transformers.utils import logging
+from safetensors.torch import load_file
 
 from verifiers.errors import ResumeError
 from verifiers.train.distributed import Ranks
 from verifiers.train.models import Policy
+from verifiers.train.weights import save_model, save_tensors
 
 FORMAT = 1
 
@@ -41,12 +39,10 @@ def save(folder: Path, policy: Policy, optimizer: Any, state: dict[str, int], ra
     if not ranks.leads:
         return
     folder.mkdir(parents=True, exist_ok=True)
-    save_file(trained, folder / "trained.safetensors")
-    save_file(moments, folder / "optimizer.safetensors")
-    save_file(
-        {f"{rank}/{key}": value for rank, of in enumerate(randomness) for key, value in of.items()},
-        folder / "random.safetensors",
-    )
+    save_tensors(folder / "trained.safetensors", trained)
+    save_tensors(folder / "optimizer.safetensors", moments)
+    by_rank = {f"{rank}/{key}": value for rank, of in enumerate(randomness) for key, value in of.items()}
+    save_tensors(folder / "random.safetensors", by_rank)
     data = {"format": FORMAT, **state, "adapter": policy.adapter, "ranks": ranks.world}
     (folder / "learner.json").write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
 
@@ -84,27 +80,18 @@ def load(folder: Path, policy: Policy, optimizer: Any, ranks: Ranks) -> dict[str
 
 
 def export(policy: Policy, folder: Path, ranks: Ranks) -> None:
-    """The model as `from_pretrained` reads it, and its tokenizer; of an adapter, what PEFT reads."""
-    once = dict(policy.model.named_parameters()) | dict(policy.model.named_buffers())  # tied weights under one name
-    state = ranks.whole({name: value for name, value in policy.model.state_dict().items() if name in once})
+    """The model as `from_pretrained` reads it, and its tokenizer; of an adapter, what PEFT reads. OSError if it cannot
+    be written."""
+    state = policy.trained
+    if not policy.adapter:
+        once = dict(policy.model.named_parameters()) | dict(policy.model.named_buffers())  # tied ones by one name
+        state = {name: value for name, value in policy.model.state_dict().items() if name in once}
+    tensors = ranks.whole(state)
     if not ranks.leads:
         return
-    with _no_progress_bar():
-        policy.model.save_pretrained(folder, state_dict=state)
+    save_model(policy.model, folder, tensors)
     if policy.tokenizer is not None:
         policy.tokenizer.save_pretrained(folder)
-
-
-@contextmanager
-def _no_progress_bar() -> Iterator[None]:
-    """transformers draws one, over whatever else is on the terminal."""
-    shown = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if shown:
-            logging.enable_progress_bar()
 
 
 def _random_state(policy: Policy) -> dict[str, Any]:

@@ -1,9 +1,9 @@
-"""Weights as folders: published whole or not at all, read back as tensors, deleted when nobody loads them any more.
+"""Weights as folders: published whole or not at all, and deleted when nobody loads them any more.
 
     folders = WeightFolders(run / "weights")
     weights = folders.publish(3, model)            # Weights(version=3, folder=run/weights/v00000003)
     with in_use(weights.folder):                   # in any process: it is not deleted meanwhile
-        tensors = read_tensors(weights.folder)
+        load(weights.folder)                       # vLLM, transformers, or verifiers.train.engines.loading
 
 A folder is in Hugging Face's layout, so that vLLM, transformers and `vf-train` read it alike. It is written beside,
 flushed and renamed: if it exists, it is complete, also after a crash. An adapter's folder is PEFT's
@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import copy
 import fcntl
-import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping
@@ -27,7 +26,6 @@ from verifiers.train.learner import Weights
 
 ADAPTER_FILE = "adapter_model.safetensors"
 WHOLE_FILE = "model.safetensors"
-INDEX_FILE = "model.safetensors.index.json"
 
 
 class WeightFolders:
@@ -57,7 +55,7 @@ class WeightFolders:
         final = self.path_of(version)
         with _as_store_error(final, "write"):
             try:
-                _write(model, part, tensors)
+                save_model(model, part, tensors)
                 if self.durable:
                     _flush(part)
                 if final.exists():  # of a run that went on from an earlier checkpoint
@@ -122,25 +120,6 @@ def is_adapter(folder: Path) -> bool:
     return (folder / ADAPTER_FILE).is_file()
 
 
-def read_tensors(folder: Path) -> dict[str, Any]:
-    """All tensors of a folder by the names they have there, mapped from the files, on the CPU.
-
-    Of a mixture of experts those names differ from a model's in transformers 5, which keeps the experts of a layer in
-    one tensor: `load_into` converts. StoreError if the folder is not there, or is no folder of weights.
-    """
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    tensors: dict[str, Any] = {}
-    with _as_store_error(folder, "read"):
-        for name in _files_of(folder):
-            try:
-                tensors.update(load_file(folder / name))
-            except SafetensorError as error:
-                raise _unreadable(folder, f"{name}: {error}") from error
-    return tensors
-
-
 def checkpoint_tensors(model: Any, tensors: Mapping[str, Any]) -> dict[str, Any]:
     """A model's tensors, by its own names, in the form and by the names of its checkpoints: expert by expert."""
     from transformers.core_model_loading import revert_weight_conversion
@@ -150,95 +129,61 @@ def checkpoint_tensors(model: Any, tensors: Mapping[str, Any]) -> dict[str, Any]
 
 def write_tensors(folder: Path, tensors: Mapping[str, Any]) -> None:
     """Write tensors alone, by the names they are given, into a folder that is there. StoreError if it fails."""
-    from safetensors import SafetensorError
-    from safetensors.torch import save_file
-
     own = {tensor.data_ptr(): name for name, tensor in tensors.items()}  # tied ones once, which is all a file takes
     named = {name: tensors[name].detach().contiguous() for name in own.values()}
     with _as_store_error(folder, "write"):
-        try:
-            save_file(named, folder / WHOLE_FILE, metadata={"format": "pt"})
-        except SafetensorError as error:  # how it tells of a full disk, among others
-            raise OSError(str(error)) from error
+        save_tensors(folder / WHOLE_FILE, named)
 
 
-def load_into(model: Any, folder: Path) -> None:
-    """Put a folder's weights into a model of that kind, in place, in the model's own precision and on its devices.
+def save_tensors(path: Path, tensors: Mapping[str, Any]) -> None:
+    """Write a file of tensors, no two of which share memory. OSError if it cannot be written."""
+    from safetensors.torch import save_file
 
-    StoreError if names or shapes are not the model's.
+    with _full_disk_as_os_error():
+        save_file(dict(tensors), path, metadata={"format": "pt"})
+
+
+def save_model(model: Any, folder: Path, tensors: Mapping[str, Any] | None = None) -> None:
+    """Write a transformers or PEFT model in Hugging Face's layout, an adapter as PEFT does. OSError if it cannot.
+
+    tensors: as for `WeightFolders.publish`.
     """
-    import torch
-
-    with in_use(folder), torch.no_grad():
-        if is_adapter(folder):
-            _load_adapter(model, folder)
-            return
-        own = dict(model.named_parameters()) | dict(model.named_buffers())
-        tensors = read_tensors(folder)
-        if not tensors.keys() <= own.keys():  # stored in another form than it is computed with
-            tensors = type(model).from_pretrained(folder, dtype="auto").state_dict()
-        known = {name: tensor for name, tensor in tensors.items() if name in own}
-        expected = {name for name, _ in model.named_parameters()}  # tied weights once
-        if missing := expected - known.keys():
-            raise _unreadable(folder, f"it lacks {len(missing)} of the model's weights, such as {min(missing)}")
-        for name, tensor in known.items():
-            if own[name].shape != tensor.shape:
-                raise _unreadable(folder, f"{name} has shape {[*tensor.shape]}, not {[*own[name].shape]}")
-        for name, tensor in known.items():
-            own[name].copy_(tensor)
-
-
-def _load_adapter(model: Any, folder: Path) -> None:
-    from peft import set_peft_model_state_dict
-
-    outcome = set_peft_model_state_dict(model, read_tensors(folder))
-    if outcome.unexpected_keys:
-        raise _unreadable(folder, f"the model has no adapter weight {outcome.unexpected_keys[0]}")
-
-
-def _files_of(folder: Path) -> list[str]:
-    if is_adapter(folder):
-        return [ADAPTER_FILE]
-    index = folder / INDEX_FILE
-    if not index.is_file():
-        return [WHOLE_FILE]
-    try:
-        return sorted(set(json.loads(index.read_bytes())["weight_map"].values()))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise _unreadable(folder, f"{INDEX_FILE} is no index") from error
-
-
-# --- writing ------------------------------------------------------------------------------------------------------
-
-
-def _write(model: Any, folder: Path, tensors: Mapping[str, Any] | None) -> None:
-    from safetensors import SafetensorError
     from transformers.utils import logging as progress
 
     shown = progress.is_progress_bar_enabled()
-    progress.disable_progress_bar()  # one for each policy version would be in everybody's way
+    progress.disable_progress_bar()  # it would be drawn over whatever else is on the terminal
     try:
         if tensors is not None and hasattr(model, "peft_config"):
-            _write_adapter(model, folder, tensors)
-        else:
+            _save_adapter(model, folder, tensors)
+            return
+        with _full_disk_as_os_error():
             model.save_pretrained(folder, **({} if tensors is None else {"state_dict": dict(tensors)}))
-    except SafetensorError as error:  # how it tells of a full disk, among others
-        raise OSError(str(error)) from error
     finally:
         if shown:
             progress.enable_progress_bar()
 
 
-def _write_adapter(model: Any, folder: Path, tensors: Mapping[str, Any]) -> None:
-    """As PEFT does, which would drop tensors that have the names of its files already."""
-    from safetensors.torch import save_file
+# --- writing ------------------------------------------------------------------------------------------------------
 
-    folder.mkdir()
+
+def _save_adapter(model: Any, folder: Path, tensors: Mapping[str, Any]) -> None:
+    """As PEFT does, which would drop tensors that have the names of its files already."""
+    folder.mkdir(parents=True, exist_ok=True)
     config = copy.copy(model.peft_config["default"])
     config.inference_mode = True
     config.save_pretrained(str(folder))
     named = {name.replace(".default.", "."): tensor.contiguous() for name, tensor in tensors.items()}
-    save_file(named, folder / ADAPTER_FILE, metadata={"format": "pt"})
+    save_tensors(folder / ADAPTER_FILE, named)
+
+
+@contextmanager
+def _full_disk_as_os_error() -> Iterator[None]:
+    from safetensors import SafetensorError
+
+    try:
+        yield
+    except SafetensorError as error:  # how it tells of a full disk, among others
+        raise OSError(str(error)) from error
 
 
 def _flush(folder: Path) -> None:
@@ -283,7 +228,3 @@ def _as_store_error(path: Path, what: str) -> Iterator[None]:
             hint="Free some space there, or name another folder (output); the run can be continued.",
             cause=error,
         ) from error
-
-
-def _unreadable(folder: Path, why: str) -> StoreError:
-    return StoreError(f"{folder} can not be loaded: {why}", hint="Use weights of the same model, written whole.")

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError, safe_open
 
 from verifiers.errors import ConfigError, MissingExtraError
 from verifiers.train.learner import Weights
@@ -41,7 +42,12 @@ class Loader:
 
     def _copy_folder(self, folder: Path) -> None:
         with ExitStack() as opened:
-            given = dict(_in_folder(folder, opened))
+            try:
+                given = dict(_in_folder(folder, opened))
+            except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
+                raise ConfigError(
+                    f"{folder} holds no weights: {error}", hint="Name a folder that save_pretrained wrote, whole."
+                ) from error
             if given.keys() <= self._model.state_dict().keys():
                 self._copy(given)
                 return
@@ -105,18 +111,12 @@ def _itself(tensor: Any) -> Any:
 
 def _in_folder(folder: Path, opened: ExitStack) -> Iterator[tuple[str, tuple[Any, Callable[[], Any]]]]:
     """Names of a folder's weights, with their shapes and how to read them while the files are open."""
-    from safetensors import safe_open
-
     index = folder / "model.safetensors.index.json"
     if index.is_file():
         files = sorted(set(json.loads(index.read_text())["weight_map"].values()))
     else:
         files = ["model.safetensors"]
     for name in files:
-        if not (folder / name).is_file():
-            raise ConfigError(
-                f"there are no weights {folder / name}", hint="Name a folder that save_pretrained wrote."
-            )
         stored = opened.enter_context(safe_open(str(folder / name), framework="pt"))
         for key in stored.keys():  # noqa: SIM118 - no mapping
             yield key, (stored.get_slice(key).get_shape(), partial(stored.get_tensor, key))
