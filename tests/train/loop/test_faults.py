@@ -273,13 +273,17 @@ async def test_weights_change_in_the_middle_of_rollouts():
         return step(rows)
 
     learner.step = watched
-    env = single_turn()
+
+    def even(completion):
+        """The share of even bytes, about which two long replies hardly ever agree."""
+        text = completion[-1]["content"].encode()
+        return sum(byte % 2 == 0 for byte in text) / max(1, len(text))
+
+    env = vf.SingleTurnEnv(dataset=single_turn().get_dataset(), rubric=vf.Rubric([even]))
     long = {"temperature": 1.0, "max_tokens": 24, "ignore_eos": True}
     env.sampling_args = long
     source = toy_source(env, engine, sampling=long)
-    # Which tokens are of which version depends on time, and with them the rewards: luck must not end the run.
-    settings = config(steps=4, max_lag=4, max_empty_batches=1000)
-    _, reports = await run({"toy": source}, engine, learner, settings)
+    _, reports = await run({"toy": source}, engine, learner, config(steps=4, max_lag=4))
     mixed = [row for row in seen if len({v for v, own in zip(row.versions, row.mask, strict=True) if own}) > 1]
     assert mixed and all(row.versions == sorted(row.versions) for row in mixed)
     assert all(row.trainable == 24 for row in seen)
