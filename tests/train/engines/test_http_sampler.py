@@ -19,6 +19,7 @@ from verifiers.errors import (  # noqa: E402
     OverlongPromptError,
 )
 from verifiers.train.engines.http import HttpSampler  # noqa: E402
+from verifiers.train.engines.remote import Server  # noqa: E402
 from verifiers.train.engines.torch_engine import TorchEngine  # noqa: E402
 from verifiers.train.weights import WeightFolders  # noqa: E402
 
@@ -363,6 +364,32 @@ async def test_an_answer_whose_parts_do_not_belong_together_is_refused(folder, m
         monkeypatch.setattr("tests.support.fake_vllm._spans", lambda labels: [{"version": "0", "start": 0, "end": 1}])
         with pytest.raises(InvalidModelResponseError, match="the version of 1 of 2 tokens"):
             await sampler.generate(PROMPT, {"max_tokens": 2, "ignore_eos": True})
+        monkeypatch.setattr("tests.support.fake_vllm._spans", lambda labels: [{"version": "0", "from": 0}])
+        with pytest.raises(InvalidModelResponseError, match="in another form: KeyError"):
+            await sampler.generate(PROMPT, {"max_tokens": 2, "ignore_eos": True})
+        assert not sampler.failures
+
+
+async def test_an_update_that_is_given_up_leaves_no_server_standing_still(folder, weights, monkeypatch) -> None:
+    """Also while servers are only being stopped: one has stopped, the other has not answered yet."""
+    async with FakeVllm(folder) as one, FakeVllm(folder) as two, HttpSampler([one.url, two.url]) as sampler:
+        stopped, pause = asyncio.Event(), Server.pause
+
+        async def paused(server: Server) -> None:
+            await pause(server)
+            if server.url == two.url:
+                stopped.set()
+                await asyncio.Event().wait()
+
+        monkeypatch.setattr(Server, "pause", paused)
+        update = asyncio.create_task(sampler.update_weights(weights(1), 1))
+        await stopped.wait()
+        update.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await update
+        for _ in range(2):
+            assert len((await sampler.generate(PROMPT, {"max_tokens": 3, "ignore_eos": True})).tokens) == 3
+        assert [server._gate.is_set() for server in (one, two)] == [True, True]
 
 
 class TestOverVllm(SamplerContract):

@@ -171,8 +171,9 @@ class HttpSampler:
                 hint="Publish them (verifiers.train.weights), or give the sampler a transfer.",
             )
         async with self._updating:
-            servers = await self._on_all(self._servers, lambda server: server.pause(), readmit=True)
+            servers = self._servers
             try:
+                servers = await self._on_all(servers, lambda server: server.pause(), readmit=True)
                 with nullcontext() if weights.folder is None else in_use(weights.folder):
                     servers = await self._load(servers, weights, version)
                 self._version = version

@@ -16,7 +16,8 @@ import base64
 import hashlib
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -117,9 +118,10 @@ class Server:
         """A reply. `version`: of the newest weights; what older ones computed of the prompt is not taken over."""
         asked = _wishes(sampling, self.seed(sampling.seed, len(ids)), self.context - len(ids))
         choices = _field(await self._tokens(ids, asked, version), "choices", list)
-        if len(choices) != 1 or not isinstance(choices[0], dict):
+        if len(choices) != 1:
             raise InvalidModelResponseError(f"{self.url} gave {len(choices)} replies where 1 was asked for")
-        return self._completion(choices[0])
+        with self._reading():
+            return self._completion(choices[0])
 
     def seed(self, seed: int | None, length: int) -> int | None:
         """What a request's seed is for the server; `length` of its prompt."""
@@ -131,12 +133,21 @@ class Server:
         told = _field(await self._tokens(ids, asked, version), "prompt_logprobs", list)
         if len(told) != len(ids):
             raise InvalidModelResponseError(f"{self.url} scored {len(told)} of {len(ids)} tokens")
-        return [0.0] + [entry[str(token)]["logprob"] for entry, token in zip(told[1:], ids[1:], strict=True)]
+        with self._reading():
+            return [0.0] + [entry[str(token)]["logprob"] for entry, token in zip(told[1:], ids[1:], strict=True)]
 
     async def _tokens(self, ids: Sequence[int], asked: Mapping[str, Any], version: int) -> Any:
         body = {"model": self.asked_by, "token_ids": list(ids), "sampling_params": asked}
         salted = {**body, "cache_salt": f"policy-{version}"}
         return await self.post("/inference/v1/generate", salted, seconds=None)
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        """What is not where vLLM has it is the server's error, not ours."""
+        try:
+            yield
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise InvalidModelResponseError(f"{self.url} answered in another form: {error!r}") from error
 
     def _completion(self, choice: Mapping[str, Any]) -> Completion:
         """The reply. InvalidModelResponseError for one whose parts do not belong together."""
