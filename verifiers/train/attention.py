@@ -25,6 +25,15 @@ def register() -> None:
     AttentionInterface.register(NAME, attend)
 
 
+def check(config: Any) -> None:
+    """Raise ConfigError for a model whose attention is limited by its mask alone, as Llama 4's is to chunks."""
+    if "chunked_attention" in (getattr(config.get_text_config(), "layer_types", None) or ()):
+        raise ConfigError(
+            f"attention by segments knows no chunks, which {config.model_type} attends within",
+            hint='Set model.attention = "eager", or "flash_attention_2" where that package is installed.',
+        )
+
+
 def attend(
     module: Any,
     query: Any,

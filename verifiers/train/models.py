@@ -99,6 +99,8 @@ def policy_of(
     """A model object, on its device, as a policy: `config`'s adapter and gradient checkpointing are applied to it."""
     device = next(model.parameters()).device
     model.config.use_cache = False
+    if model.config._attn_implementation == attention.NAME:
+        attention.check(model.config)
     if next(model.parameters()).dtype == torch.float64:  # grouped kernels know no double precision
         model.set_experts_implementation("eager")
     frozen = copy.deepcopy(model).requires_grad_(False).eval() if reference and config.lora is None else None

@@ -107,8 +107,12 @@ def test_attention_by_segments_is_attention_under_a_mask(shape: dict[str, Any], 
 
 
 def test_attention_by_segments_refuses_what_it_does_not_know() -> None:
-    """Soft caps and sinks change the scores: without them the policy would be another one."""
+    """Soft caps, sinks and chunks change the scores: without them the policy would be another one."""
     empty = torch.zeros(1, 1, 2, 4)
     for name in ("softcap", "s_aux"):
         with pytest.raises(ConfigError, match="Identity"):
             attend(torch.nn.Identity(), empty, empty, empty, None, **{name: 1.0})
+    model = tiny_model(attn_implementation="segments")
+    model.config.layer_types = ["chunked_attention", "full_attention"]
+    with pytest.raises(ConfigError, match="knows no chunks, which qwen2"):
+        policy_of(model, ModelConfig())
