@@ -122,7 +122,7 @@ def test_all_mistakes_are_told_with_their_file(base: Path, tmp_path: Path) -> No
         ("loop.max_rollouts=4", "a group has 8", "loop.max_rollouts=8"),
         ("sampling.max_tokens=4096", "no room for a prompt", "sampler.max_context"),
         ("trainer.tokens_per_microbatch=64", "a row may have 4096", "trainer.tokens_per_microbatch"),
-        ("trainer.warmup_steps=100", "warmup_steps is 100", "fewer steps"),
+        ("trainer.warmup_steps=100", "loop.steps=100 has 100 updates", "fewer updates"),
         ("trainer.updates_per_batch=65", "a batch has 64", "fewer updates"),
         ("env.0.hard=0.9", "hard is 0.9", "below"),
         ("env.1.id=x", "a list of 1", "from 0"),

@@ -97,7 +97,7 @@ class TrainerConfig(Section):
     warmup_steps: Annotated[int, Field(ge=0)] = 0
     """Updates in which the learning rate rises from 0."""
     total_steps: PositiveInt | None = None
-    """Where a schedule ends; None takes the loop's steps."""
+    """The update at which a schedule ends; None takes those of the whole run."""
     optimizer: Literal["adamw", "sgd"] = "adamw"
     """`sgd` has no momentum."""
     betas: tuple[float, float] = (0.9, 0.95)
@@ -432,10 +432,12 @@ class TrainConfig(Section):
                 f"trainer.tokens_per_microbatch is {self.trainer.tokens_per_microbatch}",
                 hint="Raise trainer.tokens_per_microbatch, or lower sampler.max_context.",
             )
-        if self.trainer.warmup_steps >= self.loop.steps:
+        updates = self.loop.steps * self.trainer.updates_per_batch
+        if self.trainer.warmup_steps >= updates:
             raise ConfigError(
-                f"trainer.warmup_steps is {self.trainer.warmup_steps} of loop.steps {self.loop.steps}",
-                hint="Warm up for fewer steps than the run has.",
+                f"trainer.warmup_steps is {self.trainer.warmup_steps}, and a run of loop.steps={self.loop.steps} has "
+                f"{updates} updates",
+                hint="Warm up for fewer updates than the run has.",
             )
         rollouts = self.loop.groups_per_batch * self.loop.group_size
         if self.trainer.updates_per_batch > rollouts:

@@ -108,7 +108,7 @@ def whole(value: Any) -> Any:
 
 
 def _layers(model: Any) -> list[Any]:
-    """The repeated blocks of a transformer: the modules of its longest list of one class of modules."""
+    """The repeated blocks of a transformer, which transformers names for such uses."""
     names = set(getattr(model, "_no_split_modules", None) or ())
     layers = [module for module in model.modules() if type(module).__name__ in names]
     if not layers:
