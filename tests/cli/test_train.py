@@ -207,6 +207,7 @@ def test_an_interrupted_run_goes_on(workplace: Path, capsys: pytest.CaptureFixtu
     _, shown = process.communicate(timeout=90)
     assert process.returncode == ExitCode.INTERRUPTED
     assert "stopping after this step" in shown and "continue with: vf-train --resume run" in shown
+    assert (workplace / "run" / "curve.svg").exists()
     record = json.loads((workplace / "run" / "run.json").read_text())
     done = record["sessions"][0]["step"]
     assert record["sessions"][0]["how"] == "stopped" and 0 < done < 500
@@ -214,6 +215,9 @@ def test_an_interrupted_run_goes_on(workplace: Path, capsys: pytest.CaptureFixtu
     steps = [row["step"] for row in lines(workplace / "run" / "metrics.jsonl") if "batch/groups" in row]
     assert steps == list(range(1, done + 3))
     assert json.loads((workplace / "run" / "run.json").read_text())["sessions"][1]["from_step"] == done
+    capsys.readouterr()
+    assert run(["--resume", "run"]) == ExitCode.OK
+    assert "nothing left to train" in capsys.readouterr().err
 
 
 @pytest.mark.train

@@ -69,6 +69,22 @@ def test_without_a_terminal_there_are_lines(capsys: pytest.CaptureFixture[str]) 
     assert shown == ["step 1/50", "step 20/50", "step 50/50"]
 
 
+def test_a_run_that_is_slow_tells_what_it_does(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Between two reports, at most every so often; nobody has to guess whether it hangs."""
+    now = [100.0]
+    monkeypatch.setattr(training_view.time, "monotonic", lambda: now[0])
+    view = choose(Output(), 50, doing=lambda: "groups: 0 ready, 16 in flight")
+    for now[0] in (101.0, 119.0, 121.0, 122.0):
+        view.tick()
+    view(REPORT)
+    for now[0] in (141.0, 143.0):
+        view.tick()
+    shown = capsys.readouterr().err.splitlines()
+    assert shown == ["… groups: 0 ready, 16 in flight", line(REPORT, 50), "… groups: 0 ready, 16 in flight"]
+
+
 def test_programs_get_the_lines_of_the_metrics(capsys: pytest.CaptureFixture[str]) -> None:
     """One JSON object a step on stdout."""
     view = choose(Output(json=True), 50)
@@ -90,10 +106,10 @@ def test_a_terminal_shows_a_display(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setenv("TERM", "xterm")
-    view = choose(Output(), 50)
+    view = choose(Output(), 50, doing=lambda: "groups: 16 in flight")
     assert isinstance(view, LiveView)
     view.tick()
-    assert "at the first batch" in terminal.getvalue()
+    assert "at the first batch" in terminal.getvalue() and "groups: 16 in flight" in terminal.getvalue()
     view(REPORT)
     assert "mismatch KL" in terminal.getvalue() and "3/50" in terminal.getvalue()
     view.close()

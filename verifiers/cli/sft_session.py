@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from verifiers.cli.interrupts import interruptible
 from verifiers.cli.output import Output, log_file
-from verifiers.cli.training_end import LOSSES, finish
+from verifiers.cli.training_end import LOSSES, finish, write_curve
 from verifiers.cli.training_line import Line
 from verifiers.cli.training_record import (
     FROM_HUB,
@@ -134,6 +134,8 @@ class _Session:
             others = open_observers(self.config, folder, ends, self.output.note)
             begins = f" from step {loop.step}" if went_on else ""
             self.output.note(f"{loop.total_steps} steps{begins} → {folder.path}")
+            if loop.step >= loop.total_steps:
+                self.output.note("there is nothing left to train: more epochs are asked for by sft.epochs=N")
             self.output.event({"event": "start", "run": str(folder.path), "from_step": loop.step})
             view = await ends.enter_async_context(
                 shown_view(self.output, loop.total_steps, plain=self.flags.disable_tui)
@@ -144,12 +146,13 @@ class _Session:
             told = "stopping after this step, with a checkpoint"
             with interruptible(self.output, loop.stop, told) as interrupt:
                 outcome = await self._driven(loop, learner, record, folder)
+        names = ", ".join(Path(file).name for file in self.config.data.files)
+        title = f"{Path(self.config.model.path).name} on {names}"
         if outcome.stopped and interrupt.pressed:
+            write_curve(LOSSES, title, folder)
             self.output.note(f"stopped after step {outcome.step} of {loop.total_steps}")
             self.output.hint(f"continue with: {shlex.join(['vf-sft', '--resume', str(folder.path)])}")
             return ExitCode.INTERRUPTED
-        names = ", ".join(Path(file).name for file in self.config.data.files)
-        title = f"{Path(self.config.model.path).name} on {names}"
         model = finish(LOSSES, title, folder, learner, time.monotonic() - began, self.output)
         self.output.hint(f"evaluate it: vf-eval ENVIRONMENT -m {shlex.quote(f'local:{model}')}")
         self.output.hint(f"go on: vf-train {shlex.quote(f'model.path={model}')} env=ENVIRONMENT")

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from verifiers.cli.interrupts import interruptible
 from verifiers.cli.output import Output, log_file
-from verifiers.cli.training_end import REWARDS, finish
+from verifiers.cli.training_end import REWARDS, finish, write_curve
 from verifiers.cli.training_line import Line
 from verifiers.cli.training_record import (
     FROM_HUB,
@@ -193,7 +193,9 @@ class _Session:
             others = open_observers(self.config, folder, ends, self.output.note)
             self._tell_start(folder, run)
             view = await ends.enter_async_context(
-                shown_view(self.output, self.config.loop.steps, plain=self.flags.disable_tui)
+                shown_view(
+                    self.output, self.config.loop.steps, plain=self.flags.disable_tui, doing=run.loop.doing
+                )
             )
             observers: list[Observer] = [metrics, *others, view]
             for observer in observers:
@@ -202,6 +204,7 @@ class _Session:
             with interruptible(self.output, run.loop.stop, told) as interrupt:
                 outcome = await self._driven(run, folder, record)
         if outcome.stopped and interrupt.pressed:
+            write_curve(REWARDS, self._title, folder)
             self.output.note(f"stopped after step {outcome.step} of {self.config.loop.steps}")
             self.output.hint(f"continue with: {shlex.join(['vf-train', '--resume', str(folder.path)])}")
             return ExitCode.INTERRUPTED
@@ -209,11 +212,14 @@ class _Session:
 
     def _finish(self, folder: RunFolder, learner: Any, seconds: float) -> ExitCode:
         config = self.config
-        title = f"{Path(config.model.path).name} on {', '.join(one.label for one in config.env)}"
-        model = finish(REWARDS, title, folder, learner, seconds, self.output)
+        model = finish(REWARDS, self._title, folder, learner, seconds, self.output)
         asked = (config.eval.environments if config.eval else None) or config.env
         self.output.hint(f"evaluate it: {shlex.join(['vf-eval', asked[0].id, '-m', f'local:{model}'])}")
         return ExitCode.OK
+
+    @property
+    def _title(self) -> str:
+        return f"{Path(self.config.model.path).name} on {', '.join(one.label for one in self.config.env)}"
 
     async def _driven(self, run: Any, folder: RunFolder, record: RunRecord) -> Any:
         """Run the loop, and note how it ended."""
@@ -231,6 +237,11 @@ class _Session:
         for one in run.environments:
             digest = str(one["digest"] or "no digest")[:19]
             self.output.note(f"{one['name']} {one['version'] or ''} ({digest}): {one['tasks']} tasks")
-        begins = "" if run.went_on_from is None else f" from step {run.went_on_from}"
-        self.output.note(f"{self.config.loop.steps} steps{begins} → {folder.path}")
+        steps, done = self.config.loop.steps, run.went_on_from
+        if done is not None and done >= steps:
+            self.output.note(f"{folder.path} is at step {done} of {steps} already: there is nothing left to train")
+            self.output.hint(f"go on: {shlex.join(['vf-train', '--resume', str(folder.path)])} loop.steps={2 * done}")
+        else:
+            begins = "" if done is None else f" from step {done}"
+            self.output.note(f"{steps} steps{begins} → {folder.path}")
         self.output.event({"event": "start", "run": str(folder.path), "from_step": run.went_on_from or 0})

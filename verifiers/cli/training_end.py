@@ -72,8 +72,7 @@ class Exporting(Protocol):
 def finish(ending: Ending, title: str, folder: RunFolder, learner: Exporting, seconds: float, output: Output) -> Path:
     """Write model and picture, and print the table. Returns the model's folder."""
     model = write_model(learner, folder)
-    rows = read_metrics(folder / METRICS)
-    (folder / CURVE).write_text(curve(rows, title, ending.curve, ending.of), encoding="utf-8")
+    rows = write_curve(ending, title, folder)
     steps = [row for row in rows if ending.step in row]
     window = _window(steps)
     table = changes(steps, ending.table) + evaluated(rows)
@@ -96,6 +95,13 @@ def finish(ending: Ending, title: str, folder: RunFolder, learner: Exporting, se
         }
     )
     return model
+
+
+def write_curve(ending: Ending, title: str, folder: RunFolder) -> list[dict[str, Any]]:
+    """Write the picture of the run so far. Returns the lines of its metrics."""
+    rows = read_metrics(folder / METRICS)
+    (folder / CURVE).write_text(curve(rows, title, ending.curve, ending.of), encoding="utf-8")
+    return rows
 
 
 def write_model(learner: Exporting, folder: RunFolder) -> Path:

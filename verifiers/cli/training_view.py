@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Protocol
 
@@ -22,6 +22,12 @@ TICK_SECONDS = 0.25
 
 LINE_SECONDS = 10.0
 """A run that is no terminal tells about a step at most this often, and about each evaluation."""
+
+QUIET_SECONDS = 20.0
+"""After so long without a line, it tells what goes on."""
+
+Doing = Callable[[], str]
+"""What goes on between two reports, in words."""
 
 SHORT = ("reward", "loss", "validation", "epoch", "not trained", "lag", "errors")
 """What a line tells of a step."""
@@ -42,19 +48,21 @@ class View(Protocol):
         """The run is over, or the command ends. Closing twice is fine."""
 
 
-def choose(output: Output, steps: int, *, plain: bool = False) -> View:
+def choose(output: Output, steps: int, *, plain: bool = False, doing: Doing | None = None) -> View:
     """JSON events with --json, a live display on a terminal, plain lines elsewhere or if asked for."""
     if output.json:
         return EventView(output)
     if plain or not is_terminal(sys.stderr):
-        return PlainView(output, steps)
-    return LiveView(output, steps)
+        return PlainView(output, steps, doing)
+    return LiveView(output, steps, doing)
 
 
 @asynccontextmanager
-async def shown_view(output: Output, steps: int, *, plain: bool = False) -> AsyncIterator[View]:
+async def shown_view(
+    output: Output, steps: int, *, plain: bool = False, doing: Doing | None = None
+) -> AsyncIterator[View]:
     """A view, redrawn as time passes, for as long as the block lasts."""
-    view = choose(output, steps, plain=plain)
+    view = choose(output, steps, plain=plain, doing=doing)
 
     async def tick() -> None:
         while True:
@@ -166,23 +174,28 @@ def sparkline(values: list[float], width: int = 40) -> str:
 
 
 class PlainView:
-    """Lines on stderr."""
+    """Lines on stderr. They come from reports; where those are slow, from `doing` too."""
 
-    def __init__(self, output: Output, steps: int) -> None:
+    def __init__(self, output: Output, steps: int, doing: Doing | None = None) -> None:
         self.output = output
         self.steps = steps
+        self._doing = doing
         self._told = float("-inf")
+        self._heard = time.monotonic()
 
     def __call__(self, report: StepReport) -> None:
-        due = time.monotonic() - self._told >= LINE_SECONDS or report.step == self.steps
+        self._heard = time.monotonic()
+        due = self._heard - self._told >= LINE_SECONDS or report.step == self.steps
         if not is_step(report):
             self.output.note(line(report, self.steps))
         elif due:
-            self._told = time.monotonic()
+            self._told = self._heard
             self.output.note(line(report, self.steps))
 
     def tick(self) -> None:
-        """Lines come from steps, not from time."""
+        if self._doing is not None and time.monotonic() - self._heard >= QUIET_SECONDS:
+            self._heard = time.monotonic()
+            self.output.note(f"… {self._doing()}")
 
     def close(self) -> None:
         """Nothing is open."""
@@ -207,12 +220,13 @@ class EventView:
 class LiveView:
     """A display that is redrawn in place: a bar, the reward's course, and the figures of the last step."""
 
-    def __init__(self, output: Output, steps: int) -> None:
+    def __init__(self, output: Output, steps: int, doing: Doing | None = None) -> None:
         from rich.console import Console
         from rich.live import Live
 
         self.output = output
         self.steps = steps
+        self._doing = doing
         self._began = time.monotonic()
         self._first = 0
         self._last: StepReport | None = None
@@ -262,6 +276,8 @@ class LiveView:
         return Group(head, grid)
 
     def _rows(self) -> Iterator[tuple[str, str]]:
+        if self._doing is not None:
+            yield "now", self._doing()
         if self._last is None:
             yield "", "at the first batch"
             return

@@ -121,6 +121,7 @@ class Buffer:
         self.ready: list[Ready] = []
         self._empty: Counter[Fate] = Counter()
         self._stale = 0
+        self._alike: list[float] = []
         self._errors: Counter[str] = Counter()
         self._last_error: str | None = None
 
@@ -154,6 +155,7 @@ class Buffer:
         if fate is None:
             self.ready.append(Ready(ask, rows))
             self._empty.clear()
+            self._alike.clear()
             self._errors.clear()
         else:
             self.fates[fate] += 1
@@ -162,6 +164,8 @@ class Buffer:
 
     def _count_empty(self, fate: Fate, group: Group) -> None:
         self._empty[fate] += 1
+        if fate is Fate.NO_SIGNAL:
+            self._alike += [member.reward for member in group.valid if member.reward is not None]
         self._errors.update(member.error_kind for member in group.members if member.error_kind)
         said = [member.error for member in group.members if member.error]
         self._last_error = said[-1] if said else self._last_error
@@ -179,6 +183,8 @@ class Buffer:
 
     def _reason(self) -> str:
         causes = ", ".join(f"{count} {fate}" for fate, count in self._empty.most_common())
+        if self._alike:
+            causes += f" (mean reward {sum(self._alike) / len(self._alike):.3f})"
         errors = ", ".join(f"{kind} ({count})" for kind, count in self._errors.most_common(3))
         return f"{causes}; errors of their rollouts: {errors}, the last: {self._last_error}" if errors else causes
 

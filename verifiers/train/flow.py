@@ -136,6 +136,14 @@ class GroupFlow:
             rewards = [member.reward for member in group.valid if member.reward is not None]
             self.curriculum.observe(arrival.ask, sum(rewards) / len(rewards))
 
+    def told(self) -> str:
+        """The groups that are ready and under way, and what became of those since the last report, in words."""
+        fates = {"ready": len(self.buffer.ready), "in flight": len(self.buffer.in_flight)}
+        fates |= {fate.replace("_", " "): count for fate, count in (self.buffer.fates - self._told).items()}
+        counts = ", ".join(f"{count} {fate}" for fate, count in fates.items())
+        reward = self.turn.figures().get("reward/mean")
+        return f"groups: {counts}" + (f", mean reward {reward:.3f}" if reward is not None else "")
+
     def take_figures(self) -> dict[str, float]:
         """What happened since the last call: fates of groups, and all that the turn counted."""
         fates, self._told = self.buffer.fates - self._told, self.buffer.fates.copy()

@@ -123,6 +123,12 @@ class AsyncLoop:
         """Tell this one, too, from now on."""
         self._observers.append(observer)
 
+    def doing(self) -> str:
+        """What goes on now, in words: between two reports minutes may pass."""
+        work = [f"step {self.step + 1} is being trained"] if self._training else []
+        work += ["an evaluation"] if self._evaluating is not None else []
+        return ", ".join([*work, self.flow.told()])
+
     def stop(self) -> None:
         """End the run after the present step, in order."""
         self._stopping = True

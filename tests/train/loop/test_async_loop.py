@@ -133,7 +133,8 @@ def test_groups_without_a_difference_are_replaced():
 
 def test_a_run_without_any_signal_ends_with_the_reason():
     """After ten batches' worth of groups."""
-    with pytest.raises(TrainingError, match="20 groups in a row gave nothing to train on: 20 no_signal"):
+    told = r"20 groups in a row gave nothing to train on: 20 no_signal \(mean reward 1\.000\)"
+    with pytest.raises(TrainingError, match=told):
         play(reward=lambda *_: 1.0)
 
 
