@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import os
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -164,12 +165,21 @@ def _with_adapter(model: Any, config: ModelConfig, seed: int) -> Any:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         try:
-            return peft.get_peft_model(model, adapter)
+            return adapted(model, adapter)
         except ValueError as error:
             raise ConfigError(
                 f"the adapter does not fit the model: {_first_line(error)}",
                 hint='model.lora.target_modules = "all-linear" fits every model.',
             ) from error
+
+
+def adapted(model: Any, config: Any) -> Any:
+    """PEFT's model around this one, with an adapter of PEFT's configuration."""
+    import peft
+
+    with warnings.catch_warnings():  # of experts, whose ranks PEFT does set: it looks for them among modules only
+        warnings.filterwarnings("ignore", "The following (rank|alpha)_pattern keys did not match", RuntimeWarning)
+        return peft.get_peft_model(model, config)
 
 
 def _first_line(error: BaseException) -> str:

@@ -12,10 +12,12 @@ from tests.train.trainer.rows_for_tests import eight_rows, make_row  # noqa: E40
 from verifiers.clients.routes import pack_routes  # noqa: E402
 from verifiers.errors import ConfigError, EvidenceError  # noqa: E402
 from verifiers.train.config import LoraConfig, LossConfig, ModelConfig, TrainerConfig  # noqa: E402
+from verifiers.train.engines.loading import Loader  # noqa: E402
 from verifiers.train.models import policy_of  # noqa: E402
 from verifiers.train.routers import Routers, _gates_like  # noqa: E402
 from verifiers.train.rows import Row  # noqa: E402
 from verifiers.train.trainer import TorchLearner  # noqa: E402
+from verifiers.train.weights import WeightFolders  # noqa: E402
 
 pytestmark = pytest.mark.train
 
@@ -187,10 +189,25 @@ def test_balance_is_of_the_policy_where_the_reference_is_the_same_model() -> Non
     """
 
     def norm(kl: float) -> float:
-        config = ModelConfig(router_aux_coefficient=1.0, lora=LoraConfig(rank=4, target_modules=["q_proj", "o_proj"]))
+        config = ModelConfig(router_aux_coefficient=1.0, lora=LoraConfig(rank=4))
         policy = policy_of(tiny_model("qwen3_moe"), config)
         loss = LossConfig(kind="reinforce", drift=0.0, kl=kl)
         rows = [make_row(30, 2, seed, advantages=[0.0] * 30) for seed in range(2)]
         return TorchLearner(policy, TrainerConfig(), loss).step(rows)["trainer/grad_norm"]
 
     assert norm(1e-12) == pytest.approx(norm(0.0), rel=1e-4)
+
+
+def test_an_adapter_of_experts_reaches_the_engine(tmp_path: Any) -> None:
+    """Experts and routers get one, too; what the engine computes with its file is what the policy computes."""
+    policy = policy_of(tiny_model("qwen3_moe"), ModelConfig(lora=LoraConfig(rank=4)))
+    assert {"experts", "gate", "q_proj"} <= {part for name in policy.trained for part in name.split(".")}
+    learner = TorchLearner(policy, TrainerConfig(lr=1e-2), LossConfig(kind="icepop"))
+    for _ in range(2):
+        learner.step(eight_rows())
+    served, ids = tiny_model("qwen3_moe").eval(), torch.arange(12)[None]
+    with torch.no_grad():
+        before = served(ids).logits
+        Loader(served).load(WeightFolders(tmp_path).publish(2, policy.model, learner.weights().tensors))
+        after, expected = served(ids).logits, policy.model.eval()(ids).logits
+    assert torch.equal(after, expected) and not torch.allclose(before, after, atol=1e-2)

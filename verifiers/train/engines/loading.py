@@ -17,6 +17,7 @@ from safetensors import SafetensorError, safe_open
 
 from verifiers.errors import ConfigError, MissingExtraError
 from verifiers.train.learner import Weights
+from verifiers.train.models import adapted
 
 
 class Loader:
@@ -92,7 +93,7 @@ class Loader:
         if self._wrapped is None or _differ(self._wrapped.peft_config["default"], config):
             self._drop_adapter()
             config.inference_mode = True
-            self._wrapped = peft.get_peft_model(self._model, config)
+            self._wrapped = adapted(self._model, config)
             self._wrapped.requires_grad_(False).eval()
         missing = set(peft.get_peft_model_state_dict(self._wrapped)) - set(tensors)
         result = peft.set_peft_model_state_dict(self._wrapped, dict(tensors))
