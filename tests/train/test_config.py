@@ -150,3 +150,27 @@ def test_what_is_missing_is_named(tmp_path: Path) -> None:
     assert "model is missing" in str(error) and "env is missing" in str(error)
     assert "model.path=FOLDER" in error.hint and "[[env]]" in error.hint
     assert "can not read" in str(refused([tmp_path / "absent.toml"]))
+
+
+@pytest.mark.parametrize(
+    ("override", "why"),
+    [
+        ("trainer.lr=true", "number"),
+        ("loop.steps=true", "number"),
+        ("log.prometheus_port=true", "number"),
+        ("trainer.betas=[0.9, 1.0]", "less than 1"),
+        ("model.lora.dropout=1", "less than 1"),
+        ("loop.seed=-1", "greater than or equal to 0"),
+        ("trainer.seed=4294967296", "less than 4294967296"),
+        ("loop.max_lag=99999999999999999999", "at most 2147483647"),
+        ("sampler.max_batch=1000000", "65536"),
+        ("loop.oversample=1e308", "less than or equal to 100"),
+        ("log.prometheus_port=-1", "greater than or equal to 0"),
+        ("log.prometheus_port=65536", "less than or equal to 65535"),
+        ("loop.groups_per_batch=2147483647", "rollouts"),
+    ],
+)
+def test_what_no_library_below_can_take_is_refused_here(base: Path, override: str, why: str) -> None:
+    """Truth values for numbers, shares of 1 that divide by 0, seeds and counts beyond what is held: by name, at once."""
+    error = refused([base], [override])
+    assert override.partition("=")[0].split(".")[-1] in str(error) and why in str(error)

@@ -9,6 +9,7 @@ from this file.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from types import NoneType
 from typing import Annotated, Any, Literal, Self, get_args, get_origin
@@ -28,6 +29,13 @@ from verifiers.errors import ConfigError
 
 NonNegative = Annotated[float, Field(ge=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
+Decay = Annotated[float, Field(ge=0, lt=1)]
+Seed = Annotated[int, Field(ge=0, lt=2**32)]
+"""What every generator of random numbers takes."""
+LARGEST_BATCH = 1_000_000
+"""Rollouts."""
+MOST = 2**31 - 1
+"""No setting that counts is larger: libraries hold some of them in 32 bits."""
 
 
 NONE = "none"
@@ -35,6 +43,13 @@ NONE = "none"
 
 TRUNCATING = ("top_p", "top_k", "min_p", "typical_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
 """Sampling arguments that change the distribution that is sampled from, but not the policy's logprobs."""
+
+
+def _kinds(annotation: Any) -> Iterator[Any]:
+    """The types that an annotation is made of."""
+    yield annotation
+    for part in get_args(annotation):
+        yield from _kinds(part)
 
 
 class Section(BaseModel):
@@ -45,10 +60,16 @@ class Section(BaseModel):
     @field_validator("*", mode="before")
     @classmethod
     def _as_written(cls, value: Any, info: ValidationInfo) -> Any:
-        """`none` where a setting may be unset, and one text or table where there may be several."""
+        """`none` where a setting may be unset, and one text or table where there may be several. `true` is no number,
+        and no number is beyond what the libraries below can hold."""
         annotation = cls.model_fields[info.field_name].annotation if info.field_name is not None else None
         if value == NONE and NoneType in get_args(annotation):
             return None
+        kinds = set(_kinds(annotation))
+        if isinstance(value, bool) and kinds & {int, float} and bool not in kinds:
+            raise ValueError("input should be a number")
+        if isinstance(value, int) and int in kinds and value > MOST and info.field_name != "seed":
+            raise ValueError(f"input should be at most {MOST}")
         return [value] if get_origin(annotation) is list and isinstance(value, str | dict) else value
 
 
@@ -59,7 +80,7 @@ class LoraConfig(Section):
     """Columns of each pair of matrices that is added."""
     alpha: PositiveFloat = 32.0
     """What is added is scaled by alpha / rank."""
-    dropout: Share = 0.0
+    dropout: Decay = 0.0
     """Of the input of what is added, while training."""
     target_modules: list[str] | Literal["all-linear"] = "all-linear"
     """Names of the layers that get one."""
@@ -100,7 +121,7 @@ class TrainerConfig(Section):
     """The update at which a schedule ends; None takes those of the whole run."""
     optimizer: Literal["adamw", "sgd"] = "adamw"
     """`sgd` has no momentum."""
-    betas: tuple[float, float] = (0.9, 0.95)
+    betas: tuple[Decay, Decay] = (0.9, 0.95)
     """Of AdamW."""
     eps: PositiveFloat = 1e-8
     """Of AdamW."""
@@ -117,7 +138,7 @@ class TrainerConfig(Section):
     one."""
     autocast: Literal["none", "bfloat16"] = "none"
     """Compute in half precision; weights stay in `model.dtype`."""
-    seed: int = 0
+    seed: Seed = 0
     """Of dropout, and of a new adapter."""
 
 
@@ -236,7 +257,7 @@ class SamplerConfig(Section):
     host: str = "127.0.0.1"
     """Where this process serves the sampler to environments in workers, without any authentication: for workers on
     other machines, its address in their network."""
-    max_batch: PositiveInt = 64
+    max_batch: Annotated[int, Field(ge=1, le=65_536)] = 64
     """Sequences that are decoded together."""
     max_context: PositiveInt = 4096
     """Tokens of one sequence, prompt and reply."""
@@ -341,7 +362,7 @@ class LoopConfig(Section):
     max_lag: Annotated[int, Field(ge=0)] = 8
     """Versions between the oldest sampled token of a row and its training. Sampling is paced by it, rows are cut by
     it; 0 samples and trains in turn."""
-    oversample: Annotated[float, Field(ge=1)] = 1.0
+    oversample: Annotated[float, Field(ge=1, le=100)] = 1.0
     """Groups in flight beyond what pacing asks for, so that stragglers delay no batch."""
     max_rollouts: PositiveInt = 256
     """Rollouts in flight at most, over all environments."""
@@ -353,7 +374,7 @@ class LoopConfig(Section):
     """Leave groups without a difference in reward out, and sample others in their place."""
     max_empty_batches: PositiveInt = 10
     """Batches' worth of groups in a row with nothing to train on, after which the run stops and says why."""
-    seed: int = 0
+    seed: Seed = 0
     """Of the order of tasks and of sampling."""
 
     @model_validator(mode="after")
@@ -367,6 +388,12 @@ class LoopConfig(Section):
             raise ConfigError(
                 "max_lag is 0, so nothing may be sampled beyond the present batch, and oversample asks for it",
                 hint="Leave oversample out, or allow some lag: loop.max_lag=1.",
+            )
+        if (rollouts := self.groups_per_batch * self.group_size) > LARGEST_BATCH:
+            raise ConfigError(
+                f"a batch would have {rollouts} rollouts (groups_per_batch × group_size), and {LARGEST_BATCH} is the "
+                "most: it is held in memory",
+                hint="Lower loop.groups_per_batch or loop.group_size.",
             )
         if self.max_rollouts < self.group_size:
             raise ConfigError(
@@ -388,7 +415,7 @@ class CheckpointConfig(Section):
 class LogConfig(Section):
     """Where figures go beside `metrics.jsonl`."""
 
-    prometheus_port: int | None = None
+    prometheus_port: Annotated[int, Field(ge=0, le=65_535)] | None = None
     """/metrics and /health on the loopback interface; 0 takes a free port."""
     wandb: str | None = None
     """The project's name."""
@@ -494,7 +521,7 @@ class SftLoopConfig(Section):
     """Rows of one update."""
     shuffle: bool = True
     """In each epoch another order."""
-    seed: int = 0
+    seed: Seed = 0
     """Of the order."""
     validate_every: PositiveInt | None = None
     """Updates between two measurements of the validation loss; None measures after each epoch."""
