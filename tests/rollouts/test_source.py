@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 from collections import Counter
 
@@ -154,6 +155,29 @@ async def test_records_with_turns_need_not_wait_for_a_straggler():
     result = await first(source)
     assert sorted(outcomes(result)) == ["cancelled", "cancelled", "ok", "ok"]
     assert [len(member.record["trajectory"]) for member in result.valid] == [1, 1]
+
+
+async def test_code_that_swallows_its_cancellation_holds_up_neither_its_group_nor_the_end(monkeypatch, caplog):
+    """It is reported as cut off, with what it had, and said to go on; closing the source leaves it behind, too."""
+    monkeypatch.setattr("verifiers.rollouts.source.CLEANUP_GRACE_S", 0.05)
+    given_up = asyncio.Event()
+
+    async def stubborn(completion):
+        while not given_up.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await given_up.wait()
+        return 1.0
+
+    env = SingleTurnEnv(dataset=[{"question": "q", "answer": "q"}], rubric=Rubric(funcs=[stubborn]))
+    source = source_of(FunctionClient(), env, straggler_seconds=0.05)
+    await source.submit(request(source, group="late"))
+    result = await first(source)
+    assert outcomes(result) == ["cancelled", "cancelled"] and result.members[0].error["error"] == "LimitError"
+    assert "swallows its cancellation" in caplog.text
+    await source.submit(request(source, group="closed"))
+    await in_flight(source, 2)
+    assert [outcomes(one) for one in await collected(source)] == [["cancelled", "cancelled"]]
+    given_up.set()
 
 
 async def test_groups_of_an_old_policy_and_of_a_cancelled_id_are_stopped():

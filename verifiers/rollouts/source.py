@@ -16,17 +16,26 @@ reported without it.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, Self
 
+from verifiers.envs.lifecycle import CLEANUP_SECONDS, shielded
 from verifiers.error_text import error_record
 from verifiers.errors import ConfigError, EnvironmentCodeError, Error, LimitError, as_error
+from verifiers.loops import GRACE_S, ends_within
 from verifiers.rollouts.engine import OnSealed
 from verifiers.rollouts.plan import PlannedRollout, Rows, rollout_id_of, task_id_of
 from verifiers.types import Outcome, RolloutOutput, SamplingArgs, State
+
+
+logger = logging.getLogger(__name__)
+
+CLEANUP_GRACE_S = CLEANUP_SECONDS + 2 * GRACE_S
+"""How long a group that was stopped may take to clean up: one slow handler of each rollout, and what surrounds it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,16 +251,31 @@ class GroupSource:
             playing.records[record["rollout_id"]] = record
             self._changed.set()
 
+        task = asyncio.ensure_future(player.play(self._rows, playing.plan, on_sealed))
         try:
-            async with asyncio.timeout(self._straggler_seconds) as deadline:
-                await player.play(self._rows, playing.plan, on_sealed)
-        except TimeoutError:
-            if not deadline.expired():
-                raise
+            await asyncio.wait({task}, timeout=self._straggler_seconds)
+            if task.done():
+                task.result()
+                return
             playing.cut_off = LimitError(
                 f"it was unfinished {self._straggler_seconds:g} s after its group began",
                 hint="Raise straggler_seconds, or look for what hangs.",
             )
+        finally:
+            await shielded(self._ended_play(playing, task))
+
+    async def _ended_play(self, playing: _Playing, task: asyncio.Future[Any]) -> None:
+        """Stop what is still played, and wait for its cleanup; code that swallows its cancellation is left behind."""
+        if task.done() or await ends_within(task, CLEANUP_GRACE_S):
+            if not task.cancelled():
+                task.exception()  # cut off already: what it says then is no news
+            return
+        logger.warning(
+            "group %s does not end %g s after it was stopped: code of its environment swallows its cancellation. "
+            "What it still does is lost",
+            playing.request.group_id,
+            CLEANUP_GRACE_S,
+        )
 
     def _report(self, playing: _Playing, task: asyncio.Task[None]) -> None:
         """The one place where a group ends, however it did."""
