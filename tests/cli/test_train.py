@@ -166,6 +166,8 @@ def test_a_run_trains_and_leaves_everything_in_its_folder(workplace: Path, capsy
 
     assert run([*TINY, "loop.steps=6"]) == ExitCode.FAILED
     assert "already holds a run" in capsys.readouterr().err
+    assert run(["--resume", "run", "loop.steps=6", "env.0.args.level=2"]) == ExitCode.FAILED
+    assert "env: " in capsys.readouterr().err
     assert run(["--resume", "run", "loop.steps=6"]) == ExitCode.OK
     assert "other than before: loop.steps: 4 → 6" in capsys.readouterr().err
     again = [row["step"] for row in lines(folder / "metrics.jsonl") if "batch/groups" in row]
@@ -181,6 +183,15 @@ def test_a_run_that_learns_nothing_says_why(workplace: Path, capsys: pytest.Capt
     assert run([*TINY, "env=constant", "eval=none", "loop.max_empty_batches=1"]) == ExitCode.FAILED
     assert "2 no_signal" in capsys.readouterr().err
     assert json.loads((workplace / "run" / "run.json").read_text())["sessions"][0]["how"] == "TrainingError"
+
+
+@pytest.mark.train
+def test_a_run_that_changes_nothing_is_no_success(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its gradients are not finite: each step says so, and the end that there is no new model."""
+    assert run([*TINY, "eval=none", "loop.steps=2", "loss.entropy=1e308"]) == ExitCode.FAILED
+    shown = capsys.readouterr().err
+    assert "the gradient was not finite" in shown and "no step of the run changed the model" in shown
+    assert not (workplace / "run" / "model").exists()
 
 
 def started(workplace: Path, *settings: str) -> subprocess.Popen[str]:

@@ -52,7 +52,9 @@ def test_the_figures_that_matter_are_told() -> None:
 def test_what_was_not_measured_is_left_out() -> None:
     """A step without figures is told as one that trained nothing, never as zeros; an evaluation by itself."""
     empty = StepReport(1, 0, False, 0.1, {"batch/groups": 0.0})
-    assert facts(empty) == [("not trained", "this batch had nothing to train on")]
+    assert facts(empty) == [("not trained", "(this batch had nothing to train on)")]
+    broken = StepReport(1, 0, False, 0.1, {"batch/groups": 2.0, "rows/trained": 4.0, "trainer/skipped": 1.0})
+    assert "not finite" in line(broken, 9)
     assert line(empty, 9).startswith("step 1/9 · not trained")
     assert line(StepReport(1, 0, False, 0.1, {"eval/a/reward": 0.5}), 9) == "step 1/9 · eval a 0.500"
 

@@ -60,3 +60,16 @@ def test_other_bits_are_another_run(tmp_path: Path) -> None:
     with pytest.raises(ResumeError, match=r"model\.lora"):
         checked(config("model.lora.rank=4"), saved, saved)
     assert checked(config(), other_bits, saved, force=True) == []
+
+
+def test_two_processes_do_not_work_on_one_run(tmp_path: Path) -> None:
+    """The second is refused before it changes anything; so is one that found the folder empty, a moment too late."""
+    folder, late = RunFolder.create(tmp_path), RunFolder.create(tmp_path)
+    with folder.held(new=True):
+        with pytest.raises(StoreError, match="another process"), late.held():
+            pass
+        folder.write(config(), provenance("m", [ENVIRONMENT]))
+    with pytest.raises(StoreError, match="already holds a run"), late.held(new=True):
+        pass
+    with late.held():
+        pass

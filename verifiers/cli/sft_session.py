@@ -82,7 +82,7 @@ class _Session:
         ranks = joined(config.model)
         policy = loaded_policy(config.model, config.trainer.seed)
         leads = ranks.rank == 0
-        folder = folder_of(config.output, self.flags) if leads else RunFolder(config.output)
+        folder = folder_of(config, config.output, self.flags) if leads else RunFolder(config.output)
         keeping = config.checkpoint
         checkpoints = Checkpoints(folder / CHECKPOINTS, every=keeping.every, keep=keeping.keep)
         learned, held_out = self._rows(policy.tokenizer, tell=leads)
@@ -93,7 +93,7 @@ class _Session:
             learner.follow()
             return ExitCode.OK
         try:
-            with log_file(folder / LOG):
+            with folder.held(new=self.flags.resume is None), log_file(folder / LOG):
                 return run_to_end(self._train(folder, loop, learner))
         finally:
             learner.close()

@@ -143,10 +143,10 @@ class _Session:
             return ExitCode.OK
         found = self._found(config.env)
         evaluated = self._evaluated(found)
-        folder = folder_of(config.output, self.flags)
+        folder = folder_of(config, config.output, self.flags)
         learner = make_learner(config, ranks)
         try:
-            with log_file(folder / LOG):
+            with folder.held(new=self.flags.resume is None), log_file(folder / LOG):
                 return run_to_end(self._train(folder, learner, found, evaluated))
         finally:
             learner.close()

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from verifiers.cli.output import Output
 from verifiers.cli.progress import clock
+from verifiers.errors import TrainingError
 from verifiers.train.curve import EVALUATED, curve
 from verifiers.train.observers.metrics_file import read_metrics
 from verifiers.train.plan import counted
@@ -64,13 +65,27 @@ LOSSES = Ending(
 class Exporting(Protocol):
     """What the trained policy is taken from."""
 
+    @property
+    def version(self) -> int:
+        """How many steps have changed the weights."""
+        ...
+
     def export(self, folder: Path) -> None:
         """Write the policy in Hugging Face's layout."""
         ...
 
 
 def finish(ending: Ending, title: str, folder: RunFolder, learner: Exporting, seconds: float, output: Output) -> Path:
-    """Write model and picture, and print the table. Returns the model's folder."""
+    """Write model and picture, and print the table. Returns the model's folder.
+
+    TrainingError if the run has changed nothing: what would be written is the model that it began with.
+    """
+    if not learner.version:
+        raise TrainingError(
+            "no step of the run changed the model",
+            hint=f"{folder / METRICS} says why of each: rows/trained counts what could be learned from, trainer/skipped "
+            "gradients that were not finite (then lower trainer.lr, and look at the scale of rewards and losses).",
+        )
     model = write_model(learner, folder)
     rows = write_curve(ending, title, folder)
     steps = [row for row in rows if ending.step in row]

@@ -14,7 +14,7 @@ from verifiers.cli.output import Output
 from verifiers.cli.training_line import HERE, Flags, Line
 from verifiers.errors import MissingExtraError, ResumeError
 from verifiers.train.config_files import read_config
-from verifiers.train.run_folder import CONFIG, RunFolder, check_same, now, provenance
+from verifiers.train.run_folder import CONFIG, RunFolder, check_same, check_settings, now, provenance
 
 Config = TypeVar("Config", bound=BaseModel)
 
@@ -38,9 +38,14 @@ def need_torch(command: str) -> None:
         raise MissingExtraError("train", command)
 
 
-def folder_of(path: Path, flags: Flags) -> RunFolder:
-    """The run's folder: a new one, or with --resume the one that is there."""
-    return RunFolder.create(path) if flags.resume is None else RunFolder.open(path)
+def folder_of(config: BaseModel, path: Path, flags: Flags) -> RunFolder:
+    """The run's folder: a new one, or with --resume the one that is there. ResumeError for other settings of model or
+    environments: before hours of loading, and before a checkpoint is held against what it is not of."""
+    if flags.resume is None:
+        return RunFolder.create(path)
+    folder = RunFolder.open(path)
+    check_settings(asked=config, before=read_config(type(config), [folder / CONFIG]), force=flags.force)
+    return folder
 
 
 class RunRecord:

@@ -100,8 +100,14 @@ def facts(report: StepReport) -> list[tuple[str, str]]:
     ]
     told += [(f"eval {name}", f"{value:.3f}") for name, value in evaluations(figures).items()]
     if is_step(report) and not report.trained:
-        told.insert(0, ("not trained", "this batch had nothing to train on"))
+        told.insert(0, ("not trained", _why_untrained(figures)))
     return [(name, text) for name, text in told if text]
+
+
+def _why_untrained(figures: Mapping[str, float]) -> str:
+    if figures.get("trainer/skipped"):
+        return "(the gradient was not finite: the weights stay)"
+    return "(the gradient was 0)" if figures.get("rows/trained") else "(this batch had nothing to train on)"
 
 
 def is_step(report: StepReport) -> bool:

@@ -25,6 +25,20 @@ from verifiers.train.rows import Row
 from verifiers.types import Outcome
 
 
+PLAY_IT = "Play the environment with vf-eval and look at the errors; loop.max_empty_batches is the limit."
+
+HINTS = {
+    "usage": "The sampler refuses what it is asked for: look at [sampling].",
+    "model": "The policy can not be asked like that. Base models have no chat template: fine-tune one first (vf-sft), "
+    "or let the environment complete texts (message_type).",
+    "infrastructure": "The sampler fails, and log.txt has how. If an update broke the weights, lower trainer.lr, and "
+    "go on from a checkpoint before it.",
+    "limit": "Prompts have to fit into sampler.max_context with their reply, and groups to end within "
+    "loop.straggler_seconds.",
+}
+"""What to do about groups that give nothing, by the kind of most of their errors; otherwise `PLAY_IT`."""
+
+
 class Fate(StrEnum):
     """What became of a group. Figures count them as `groups/FATE`."""
 
@@ -194,7 +208,8 @@ class Buffer:
                 "Every rollout of a group earns the same: take tasks that the model solves sometimes, larger groups "
                 "(loop.group_size), or a model that has been fine-tuned on the format first (vf-sft)."
             )
-        return "Play the environment with vf-eval and look at the errors; loop.max_empty_batches is the limit."
+        common = self._errors.most_common(1)
+        return HINTS.get(common[0][0] if common else "", PLAY_IT)
 
     # --- out --------------------------------------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ import json
 import os
 import platform
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import metadata
@@ -28,9 +29,11 @@ from typing import Any, Self
 from pydantic import BaseModel
 
 from verifiers.errors import ResumeError, StoreError
+from verifiers.evals.appending import open_for_appending
 from verifiers.train.config_files import to_file
 
 CONFIG, RECORD, METRICS, LOG, CURVE = "config.resolved.toml", "run.json", "metrics.jsonl", "log.txt", "curve.svg"
+LOCK = ".lock"
 CHECKPOINTS, WEIGHTS, ROWS, MODEL = "checkpoints", "weights", "rows", "model"
 
 PACKAGES = ("verifiers", "torch", "transformers", "peft", "safetensors", "tokenizers", "vllm", "datasets")
@@ -46,11 +49,7 @@ class RunFolder:
     @classmethod
     def create(cls, path: Path) -> Self:
         """A folder for a new run. StoreError if it holds one already."""
-        if (path / RECORD).exists():
-            raise StoreError(
-                f"{path} already holds a run",
-                hint=f"Continue it: vf-train --resume {path}. Or take another folder: -o FOLDER.",
-            )
+        _refuse_taken(path)
         try:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -67,6 +66,18 @@ class RunFolder:
             )
         return cls(path)
 
+    @contextmanager
+    def held(self, *, new: bool = False) -> Iterator[None]:
+        """Nobody else works on the run for as long as the block lasts. StoreError if somebody does, or, for a `new`
+        one, if somebody else has begun one here meanwhile."""
+        descriptor = open_for_appending(self.path / LOCK)
+        try:
+            if new:
+                _refuse_taken(self.path)
+            yield
+        finally:
+            os.close(descriptor)
+
     def __truediv__(self, name: str) -> Path:
         return self.path / name
 
@@ -76,7 +87,11 @@ class RunFolder:
         try:
             record: dict[str, Any] = json.loads((self.path / RECORD).read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
-            raise StoreError(f"can not read {self.path / RECORD}: {error}", cause=error) from error
+            raise StoreError(
+                f"can not read {self.path / RECORD}: {error}",
+                hint="Bring it back from a copy, or begin anew in another folder, from this run's model or a checkpoint's.",
+                cause=error,
+            ) from error
         return record
 
     def write(self, config: BaseModel, record: Mapping[str, Any]) -> None:
@@ -87,6 +102,14 @@ class RunFolder:
     def note(self, record: Mapping[str, Any]) -> None:
         """Replace `run.json`."""
         _replace(self.path / RECORD, json.dumps(record, indent=2, ensure_ascii=False) + "\n")
+
+
+def _refuse_taken(path: Path) -> None:
+    if (path / RECORD).exists():
+        raise StoreError(
+            f"{path} already holds a run",
+            hint=f"Continue it: vf-train --resume {path}. Or take another folder: -o FOLDER.",
+        )
 
 
 def provenance(model: str, environments: Sequence[Mapping[str, Any]], **more: Any) -> dict[str, Any]:
@@ -114,10 +137,18 @@ def check_same(
     ]
     if saved["model"] != begun["model"]:
         grave.append(f"the model's files in {begun['model']['path']} are others")
-    changes = list(_differences(before.model_dump(), asked.model_dump()))
-    grave += [text for name, text in changes if name.split(".")[0] in ("model", "env")]
     if grave and not force:
         raise ResumeError("this would not be the same run: " + "; ".join(dict.fromkeys(grave)))
+    return check_settings(asked=asked, before=before, force=force)
+
+
+def check_settings(*, asked: BaseModel, before: BaseModel, force: bool) -> list[str]:
+    """Which settings differ, for the user to know. ResumeError if those of the model or the environments do, unless
+    forced."""
+    changes = list(_differences(before.model_dump(), asked.model_dump()))
+    grave = [text for name, text in changes if name.split(".")[0] in ("model", "env")]
+    if grave and not force:
+        raise ResumeError("this would not be the same run: " + "; ".join(grave))
     return [text for name, text in changes if name != "output"]
 
 

@@ -39,6 +39,9 @@ from verifiers.train.tally import Tally
 MAX_SKIPPED = 3
 """Updates in a row with a gradient that is not finite, after which training ends with an error."""
 
+LARGEST = float(torch.finfo(torch.float32).max)
+"""Of advantages: the loss holds them in single precision."""
+
 
 @dataclass(slots=True)
 class Update:
@@ -230,6 +233,12 @@ class TorchLearner:
                 continue
             if row.advantages is None:
                 raise EvidenceError(f"a row of rollout {row.rollout_id or '(unnamed)'} has no advantages")
+            if max(map(abs, row.advantages), default=0.0) > LARGEST:
+                raise EvidenceError(
+                    f"rollout {row.rollout_id or '(unnamed)'} has an advantage beyond {LARGEST:.1e}, which the loss, "
+                    "in single precision, can not hold",
+                    hint="Let the environment give smaller rewards, or divide by their deviation: advantage.std=true.",
+                )
             if not math.isfinite(sum(row.advantages)) or not math.isfinite(sum(row.logprobs)):
                 raise EvidenceError(
                     f"rollout {row.rollout_id or '(unnamed)'} has advantages or logprobs that are not finite",

@@ -139,6 +139,7 @@ def test_a_row_that_is_too_long_is_left_out_and_counted() -> None:
     [
         ({"advantages": None}, "has no advantages"),
         ({"advantages": [math.nan] * 20}, "not finite"),
+        ({"advantages": [-1e39] * 20}, "single precision"),
         ({"logprobs": [math.nan] * 20}, "not finite"),
         ({"sampling": {"temperature": 0}}, "temperature 0"),
     ],

@@ -225,7 +225,10 @@ class Decoder:
         )
         tokens, logprobs = chosen.tolist(), values.tolist()
         if not all(map(math.isfinite, logprobs)):
-            raise EngineError("the model's logits are not finite", hint="Look at the weights of the last update.")
+            raise EngineError(
+                "the model's logits are not finite",
+                hint="The last update broke the weights: lower trainer.lr, and go on from a checkpoint before it.",
+            )
         self.sampled += len(tokens)
         for slot, request, token, logprob in zip(slots, requests, tokens, logprobs, strict=True):
             assert request is not None

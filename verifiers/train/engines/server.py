@@ -95,7 +95,14 @@ class SamplerServer:
         # A client that hangs up gives its request up, so that its place is free.
         self._runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=1.0)
         await self._runner.setup()
-        await web.TCPSite(self._runner, host, port).start()
+        try:
+            await web.TCPSite(self._runner, host, port).start()
+        except OSError as error:
+            await self.stop()
+            raise ConfigError(
+                f"nothing can listen at {host}, port {port or 'any'}: {error.strerror or error}",
+                hint="Take an address of this machine, and a port that is free.",
+            ) from error
         self.url = f"http://{host}:{self._runner.addresses[0][1]}"
         return self.url
 
