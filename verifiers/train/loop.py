@@ -103,6 +103,9 @@ class AsyncLoop:
         try:
             async with asyncio.TaskGroup() as tasks:
                 self._tasks = tasks
+                if self.version != self.flow.sampler_version:
+                    # Of a run that goes on: what the weights before would sample is too old to be trained.
+                    await self._replace(await self._calls.weights())
                 beside = self.flow.start(tasks)
                 await self._train()
                 for task in beside:

@@ -66,6 +66,23 @@ def test_a_run_that_goes_on_trains_what_was_left(tmp_path):
         assert rest.loop.flow.buffer.asked == whole.loop.flow.buffer.asked == rest.loop.flow.buffer.fates.total()
 
 
+def test_a_run_that_goes_on_late_asks_nothing_of_the_weights_it_began_with(tmp_path):
+    """The sampler has the checkpoint's weights before any group is played: none is cut off as too old, and lost."""
+    steady = {"seconds": lambda random: 1.0, "train_seconds": 0.5, "limits": {"max_lag": 2}, "loop": {"steps": 12}}
+    whole = play(**steady, learner=RememberingLearner())
+
+    async def main():
+        made = Setup(**steady, learner=RememberingLearner(), checkpoints=checkpoints(tmp_path))
+        made.loop._observers.append(lambda report: made.loop.stop() if report.step == 8 else None)
+        await made.run()
+        return made
+
+    assert run_virtual(main()).loop.flow.buffer.in_flight
+    rest = play(**steady, learner=RememberingLearner(), checkpoints=checkpoints(tmp_path), resume=True)
+    assert rest.sampler.updates[0] == 8 and set(rest.loop.flow.buffer.fates) == {"trained"}
+    assert Counter(rest.learner.trained) == Counter(whole.learner.trained)
+
+
 @functools.cache
 def unbroken():
     return play(**SLOW_TAIL, learner=RememberingLearner())
