@@ -171,6 +171,6 @@ def test_what_is_missing_is_named(tmp_path: Path) -> None:
     ],
 )
 def test_what_no_library_below_can_take_is_refused_here(base: Path, override: str, why: str) -> None:
-    """Truth values for numbers, shares of 1 that divide by 0, seeds and counts beyond what is held: by name, at once."""
+    """Truth values for numbers, shares of 1 that divide by 0, seeds and counts beyond what is held: by name."""
     error = refused([base], [override])
     assert override.partition("=")[0].split(".")[-1] in str(error) and why in str(error)

@@ -26,7 +26,7 @@ def checked(asked: TrainConfig, begun: dict[str, Any], saved: dict[str, Any], **
 def test_a_folder_holds_one_run(tmp_path: Path) -> None:
     """A second one is refused with how to continue; what is there can be read back."""
     folder = RunFolder.create(tmp_path / "run")
-    folder.write(config(), provenance("m", [ENVIRONMENT]))
+    folder.write(config(), provenance("m", [ENVIRONMENT], sessions=[]))
     with pytest.raises(StoreError, match="already holds a run") as raised:
         RunFolder.create(tmp_path / "run")
     assert f"vf-train --resume {tmp_path / 'run'}" in raised.value.hint
@@ -68,8 +68,17 @@ def test_two_processes_do_not_work_on_one_run(tmp_path: Path) -> None:
     with folder.held(new=True):
         with pytest.raises(StoreError, match="another process"), late.held():
             pass
-        folder.write(config(), provenance("m", [ENVIRONMENT]))
+        folder.write(config(), provenance("m", [ENVIRONMENT], sessions=[]))
     with pytest.raises(StoreError, match="already holds a run"), late.held(new=True):
         pass
     with late.held():
         pass
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"began": 1}'])
+def test_a_record_that_is_none_is_named(tmp_path: Path, text: str) -> None:
+    """With what to do; nothing of the run is changed."""
+    (tmp_path / "run.json").write_text(text)
+    with pytest.raises(StoreError, match=r"can not read .*run\.json") as raised:
+        _ = RunFolder(tmp_path).record
+    assert raised.value.hint

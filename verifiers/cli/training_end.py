@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from verifiers.cli.output import Output
 from verifiers.cli.progress import clock
-from verifiers.errors import TrainingError
+from verifiers.errors import StoreError, TrainingError
 from verifiers.train.curve import EVALUATED, curve
 from verifiers.train.observers.metrics_file import read_metrics
 from verifiers.train.plan import counted
@@ -83,8 +83,8 @@ def finish(ending: Ending, title: str, folder: RunFolder, learner: Exporting, se
     if not learner.version:
         raise TrainingError(
             "no step of the run changed the model",
-            hint=f"{folder / METRICS} says why of each: rows/trained counts what could be learned from, trainer/skipped "
-            "gradients that were not finite (then lower trainer.lr, and look at the scale of rewards and losses).",
+            hint=f"{folder / METRICS} says why of each: rows/trained counts what could be learned from, "
+            "trainer/skipped gradients that were not finite (lower trainer.lr, look at the scale of rewards and losses).",
         )
     model = write_model(learner, folder)
     rows = write_curve(ending, title, folder)
@@ -115,17 +115,28 @@ def finish(ending: Ending, title: str, folder: RunFolder, learner: Exporting, se
 def write_curve(ending: Ending, title: str, folder: RunFolder) -> list[dict[str, Any]]:
     """Write the picture of the run so far. Returns the lines of its metrics."""
     rows = read_metrics(folder / METRICS)
-    (folder / CURVE).write_text(curve(rows, title, ending.curve, ending.of), encoding="utf-8")
+    folder.put(CURVE, curve(rows, title, ending.curve, ending.of))
     return rows
 
 
 def write_model(learner: Exporting, folder: RunFolder) -> Path:
     """The policy in the run's folder, whole or not at all."""
     final, beside = folder / MODEL, folder / f".{MODEL}.new"
-    shutil.rmtree(beside, ignore_errors=True)
-    learner.export(beside)
-    shutil.rmtree(final, ignore_errors=True)
-    beside.rename(final)
+    try:
+        shutil.rmtree(beside, ignore_errors=True)
+        learner.export(beside)
+        if final.is_dir():
+            shutil.rmtree(final)
+        else:
+            final.unlink(missing_ok=True)
+        beside.rename(final)
+    except Exception as error:  # boundary: the disk, and the libraries that write
+        shutil.rmtree(beside, ignore_errors=True)
+        raise StoreError(
+            f"the model could not be written to {final}: {error}",
+            hint=f"Make room there; what was trained is in the last checkpoint, and --resume {folder.path} writes it.",
+            cause=error,
+        ) from error
     return final
 
 

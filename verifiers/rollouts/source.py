@@ -31,7 +31,6 @@ from verifiers.rollouts.engine import OnSealed
 from verifiers.rollouts.plan import PlannedRollout, Rows, rollout_id_of, task_id_of
 from verifiers.types import Outcome, RolloutOutput, SamplingArgs, State
 
-
 logger = logging.getLogger(__name__)
 
 CLEANUP_GRACE_S = CLEANUP_SECONDS + 2 * GRACE_S
@@ -251,7 +250,7 @@ class GroupSource:
             playing.records[record["rollout_id"]] = record
             self._changed.set()
 
-        task = asyncio.ensure_future(player.play(self._rows, playing.plan, on_sealed))
+        task = asyncio.create_task(player.play(self._rows, playing.plan, on_sealed))
         try:
             await asyncio.wait({task}, timeout=self._straggler_seconds)
             if task.done():
@@ -264,7 +263,7 @@ class GroupSource:
         finally:
             await shielded(self._ended_play(playing, task))
 
-    async def _ended_play(self, playing: _Playing, task: asyncio.Future[Any]) -> None:
+    async def _ended_play(self, playing: _Playing, task: asyncio.Task[Any]) -> None:
         """Stop what is still played, and wait for its cleanup; code that swallows its cancellation is left behind."""
         if task.done() or await ends_within(task, CLEANUP_GRACE_S):
             if not task.cancelled():

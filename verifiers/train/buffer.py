@@ -24,7 +24,6 @@ from verifiers.train.groups import Algorithm, Group
 from verifiers.train.rows import Row
 from verifiers.types import Outcome
 
-
 PLAY_IT = "Play the environment with vf-eval and look at the errors; loop.max_empty_batches is the limit."
 
 HINTS = {

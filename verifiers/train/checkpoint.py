@@ -34,6 +34,18 @@ FORMAT = 1
 NAME = re.compile(r"step-(\d{6,})")
 
 
+UNREADABLE = (OSError, KeyError, TypeError, ValueError, AttributeError)
+"""What reading a checkpoint raises whose files were changed."""
+
+
+def unreadable(folder: Path, error: BaseException) -> ResumeError:
+    """The error of a checkpoint that was changed by somebody else, or by the disk."""
+    return ResumeError(
+        f"the checkpoint {folder} can not be read: {type(error).__name__}: {error}",
+        hint="Remove that folder to go on from the checkpoint before it.",
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class RunState:
     """What a run knows beside its learner, between two steps.
@@ -100,11 +112,10 @@ class Checkpoints:
                 )
             snapshot = _read_buffer(data["buffer"], folder / "groups.jsonl")
             learner.load(folder / "learner")
-        except (OSError, KeyError, TypeError, ValueError) as error:
-            raise ResumeError(
-                f"the checkpoint {folder} can not be read: {type(error).__name__}: {error}",
-                hint="Remove that folder to go on from the checkpoint before it.",
-            ) from error
+            if not all(isinstance(data[name], int) for name in ("step", "version")):
+                raise ValueError("step or version is no number")
+        except UNREADABLE as error:
+            raise unreadable(folder, error) from error
         names = ("step", "version", "curriculum", "environments", "baselines")
         return RunState(buffer=snapshot, **{name: data[name] for name in names})
 

@@ -59,9 +59,15 @@ def load(folder: Path, policy: Policy, optimizer: Any, ranks: Ranks) -> dict[str
         moments = load_file(folder / "optimizer.safetensors")
         randomness = load_file(folder / "random.safetensors")
     except (OSError, ValueError, SafetensorError) as error:
-        raise ResumeError(f"there is no saved learner in {folder}: {error}") from error
+        raise ResumeError(
+            f"there is no saved learner in {folder}: {error}",
+            hint=f"Remove the checkpoint {folder.parent} to go on from the one before it.",
+        ) from error
     if data.get("format") != FORMAT:
-        raise ResumeError(f"{folder} has format {data.get('format')}, this version reads {FORMAT}")
+        raise ResumeError(
+            f"{folder} has format {data.get('format')}, this version reads {FORMAT}",
+            hint="Go on with the version of verifiers that wrote it, or from the checkpoint before it.",
+        )
     parameters = policy.trained
     _same(folder, parameters, trained)
     with torch.no_grad():

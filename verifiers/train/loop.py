@@ -27,7 +27,7 @@ from verifiers.envs.lifecycle import shielded
 from verifiers.errors import Error, StoreError, TrainingError
 from verifiers.train.advantages import Rae
 from verifiers.train.buffer import Batch
-from verifiers.train.checkpoint import Checkpoints, RunState
+from verifiers.train.checkpoint import UNREADABLE, Checkpoints, RunState, unreadable
 from verifiers.train.config import LoopConfig
 from verifiers.train.evaluation import Evaluation
 from verifiers.train.flow import EnvironmentSource, GroupFlow
@@ -274,8 +274,11 @@ class AsyncLoop:
         if found is None or self._checkpoints is None:
             return None
         state = await self._calls.run(self._checkpoints.load, found, self._learner)
-        self.flow.restore(state.curriculum, state.buffer)
-        self._baselines.update(state.baselines)
+        try:
+            self.flow.restore(state.curriculum, state.buffer)
+            self._baselines.update(state.baselines)
+        except UNREADABLE as error:
+            raise unreadable(found, error) from error
         self.step = self._saved = state.step
         self.version = self._learner.version
         return state.step

@@ -29,7 +29,7 @@ from typing import Any, Self
 from pydantic import BaseModel
 
 from verifiers.errors import ResumeError, StoreError
-from verifiers.evals.appending import open_for_appending
+from verifiers.evals.appending import open_for_appending, store_error
 from verifiers.train.config_files import to_file
 
 CONFIG, RECORD, METRICS, LOG, CURVE = "config.resolved.toml", "run.json", "metrics.jsonl", "log.txt", "curve.svg"
@@ -86,13 +86,19 @@ class RunFolder:
         """What `run.json` says."""
         try:
             record: dict[str, Any] = json.loads((self.path / RECORD).read_text(encoding="utf-8"))
+            if missing := [name for name in ("began", "model", "environments", "sessions") if name not in record]:
+                raise ValueError(f"it lacks {', '.join(missing)}")
         except (OSError, ValueError) as error:
             raise StoreError(
                 f"can not read {self.path / RECORD}: {error}",
-                hint="Bring it back from a copy, or begin anew in another folder, from this run's model or a checkpoint's.",
+                hint="Bring it back from a copy, or begin anew in another folder, from this run's model.",
                 cause=error,
             ) from error
         return record
+
+    def put(self, name: str, text: str) -> None:
+        """Write a file of it, whole or not at all. StoreError if that can not be done."""
+        _replace(self.path / name, text)
 
     def write(self, config: BaseModel, record: Mapping[str, Any]) -> None:
         """Write the settings and the record of a run that begins, or goes on."""
@@ -202,4 +208,5 @@ def _replace(path: Path, text: str) -> None:
             os.fsync(file.fileno())
         beside.replace(path)
     except OSError as error:
-        raise StoreError(f"can not write {path}: {error.strerror}", cause=error) from error
+        beside.unlink(missing_ok=True)
+        raise store_error(f"can not write {path}", error) from error

@@ -6,6 +6,7 @@ import asyncio
 import errno
 import functools
 import itertools
+import json
 import tempfile
 from collections import Counter
 from pathlib import Path
@@ -222,3 +223,14 @@ def test_an_unreadable_checkpoint_is_named(tmp_path):
     with pytest.raises(ResumeError, match="step-000006 can not be read") as raised:
         play(checkpoints=checkpoints(tmp_path), resume=True)
     assert "Remove that folder" in raised.value.hint
+
+
+@pytest.mark.parametrize("damage", [{"step": "x"}, {"curriculum": {}}, {"buffer": []}, {"baselines": 1}])
+def test_a_checkpoint_that_somebody_changed_is_named(tmp_path, damage):
+    """Whatever is wrong in it: which one, and that the one before can be taken."""
+    play(checkpoints=checkpoints(tmp_path))
+    state = tmp_path / "checkpoints" / "step-000006" / "state.json"
+    state.write_text(json.dumps({**json.loads(state.read_text()), **damage}))
+    with pytest.raises(ResumeError, match="step-000006") as raised:
+        play(checkpoints=checkpoints(tmp_path), resume=True)
+    assert "the checkpoint before it" in raised.value.hint

@@ -72,5 +72,5 @@ def _lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
                 row = from_json(line)
             except ValueError:
                 continue
-            if isinstance(row, dict):
+            if isinstance(row, dict) and isinstance(row.get("step", 0), int):
                 yield end, row
