@@ -84,7 +84,7 @@ def finish(ending: Ending, title: str, folder: RunFolder, learner: Exporting, se
         raise TrainingError(
             "no step of the run changed the model",
             hint=f"{folder / METRICS} says why of each: rows/trained counts what could be learned from, "
-            "trainer/skipped gradients that were not finite (lower trainer.lr, look at the scale of rewards and losses).",
+            "trainer/skipped gradients that were not finite (lower trainer.lr; are rewards or coefficients huge?).",
         )
     model = write_model(learner, folder)
     rows = write_curve(ending, title, folder)
