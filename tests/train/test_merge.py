@@ -1,11 +1,15 @@
 """From rollouts to rows: what extends a row, why a row ends, what is refused and what is counted."""
 
+import base64
+import io
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.support.play import echo, questions
+from verifiers.clients.routes import pack_routes
 from verifiers.clients.scripted import ScriptedClient
 from verifiers.envs.multiturn_env import MultiTurnEnv
 from verifiers.envs.singleturn_env import SingleTurnEnv
@@ -16,6 +20,7 @@ from verifiers.rubrics.rubric import Rubric
 from verifiers.train.evidence import Checks
 from verifiers.train.groups import group_of
 from verifiers.train.merge import MergeOptions, MergeReport, collect, rows_of
+from verifiers.train.routes import routes_of
 from verifiers.types import Outcome, State, UserMessage
 
 
@@ -49,18 +54,22 @@ def record(*turns: Any, **fields: Any) -> dict[str, Any]:
     return {"outcome": "ok", "reward": 1.0, "rollout_id": "r", "task_id": "t", "trajectory": list(turns), **fields}
 
 
+ROUTES = {**(pack_routes(np.zeros((2, 1, 2))) or {}), "start": 3}
+"""A report on two tokens of a turn from its fourth on."""
+
+
 # --- merging ----------------------------------------------------------------------------------------------------
 
 
 def test_a_turn_that_continues_all_ids_extends_the_row() -> None:
     """Two turns become one row; what the template put between them is context; versions stay with their tokens."""
-    first = turn([1, 2], [3, 4], [-0.1, -0.2], completion_versions=[7, 8], routed_experts="r1")
-    second = turn([1, 2, 3, 4, 5], [6], [-0.3], completion_versions=[9], routed_experts="r2")
+    first = turn([1, 2], [3, 4], [-0.1, -0.2], completion_versions=[7, 8], routed_experts=[[[0, 1]]] * 3)
+    second = turn([1, 2, 3, 4, 5], [6], [-0.3], completion_versions=[9], routed_experts=ROUTES)
     (row,) = rows_of(record(first, second, stop_condition="done", metrics={"m": 2, "none": None}))
     assert row.tokens == [1, 2, 3, 4, 5, 6] and row.mask == [False, False, True, True, False, True]
     assert row.logprobs == [0, 0, -0.1, -0.2, 0, -0.3] and row.versions == [7, 7, 7, 8, 9, 9]
     assert (row.weight, row.reward, row.exactness, row.stop_reason) == (1.0, 1.0, "exact", "done")
-    assert row.metrics == {"m": 2.0} and row.routed_experts == ["r1", "r2"]
+    assert row.metrics == {"m": 2.0} and row.routed_experts == [[[[0, 1]]] * 3, ROUTES]
     assert (row.rollout_id, row.task_id, row.group_id) == ("r", "t", "t")
 
 
@@ -200,6 +209,33 @@ def test_evidence_that_contradicts_itself(step: Any, said: str) -> None:
     rows_of(record(turn([1], [2, 9])), MergeOptions(checks=CHECKS))
     with pytest.raises(EvidenceError, match=said):
         rows_of(record(step), MergeOptions(checks=CHECKS))
+
+
+@pytest.mark.parametrize(
+    ("report", "said"),
+    [
+        ({**ROUTES, "start": 5}, "up to token 7 of 6"),
+        ({**ROUTES, "start": -1}, "from token -1 on"),
+        ({**ROUTES, "shape": [2, 2]}, r"is \[2, 2\]"),
+        ({**ROUTES, "data": "AAAA"}, "cut short"),
+        ([[0, 1]], "is \\(1, 2\\)"),
+        ("no file", "no routes of experts"),
+    ],
+)
+def test_routes_of_experts_that_are_none_cost_one_rollout(report: Any, said: str) -> None:
+    """The trainer would find them, too, in the middle of a step."""
+    with pytest.raises(EvidenceError, match=f"turn 0 contradicts itself.*{said}"):
+        rows_of(record(turn([1, 2, 3, 4, 5], [6], routed_experts=report)))
+
+
+def test_routes_of_experts_as_vllm_sends_them() -> None:
+    """An .npy file as base64, on the chat route as on the token route."""
+    file = io.BytesIO()
+    np.save(file, np.arange(10, dtype=np.uint8).reshape(5, 1, 2))
+    sent = base64.b64encode(file.getvalue()).decode()
+    (row,) = rows_of(record(turn([1, 2, 3, 4, 5], [6], routed_experts=sent)))
+    found = routes_of(row)
+    assert found is not None and found.tolist() == [[[2 * at, 2 * at + 1]] for at in range(5)] + [[[-1, -1]]]
 
 
 def test_ids_that_say_something_else() -> None:

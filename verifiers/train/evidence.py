@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from verifiers.clients.routes import check_routes
 from verifiers.errors import EvidenceError, InexactEvidenceError
 from verifiers.train.rows import are_ids, are_logprobs, is_logprob
 from verifiers.types import Exactness, SamplingArgs, exactness_of, message_text
@@ -124,6 +125,11 @@ def check_turn(turn: Turn, checks: Checks) -> None:
     for ids in (turn.prompt_ids, turn.completion_ids):
         if not are_ids(ids, checks.vocabulary):
             raise _contradiction(turn, "a token is no id of the vocabulary")
+    if turn.routed_experts is not None:
+        try:  # here such a report costs one rollout, in the trainer it would cost the run
+            check_routes(turn.routed_experts, len(turn.prompt_ids) + sampled)
+        except EvidenceError as error:
+            raise _contradiction(turn, str(error)) from error
     _check_ending(turn, checks)
 
 

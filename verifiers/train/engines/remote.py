@@ -12,9 +12,7 @@ of vLLM does not tell the labels. They differ in how weights are loaded and name
 from __future__ import annotations
 
 import asyncio
-import base64
 import hashlib
-import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -165,7 +163,8 @@ class Server:
         if not all(map(is_logprob, logprobs)):
             wrong = next(value for value in logprobs if not is_logprob(value))
             raise InvalidModelResponseError(f"{self.url} gave the logprob {wrong}")
-        routes = _routes(choice.get("routed_experts"))
+        experts = choice.get("routed_experts")
+        routes = None if experts is None else read_routes(experts)
         return Completion(tokens, logprobs, versions, FINISHED.get(ending), routes)
 
     def _versions(self, choice: Mapping[str, Any]) -> list[int]:
@@ -336,15 +335,6 @@ def _field(answer: Any, name: str, kind: type) -> Any:
     if not isinstance(value, kind):
         raise InvalidModelResponseError(f"the server answered without {name!r}")
     return value
-
-
-def _routes(value: Any) -> Any:
-    """vLLM sends an .npy file as base64, our own server what `read_routes` reads."""
-    if not isinstance(value, str):
-        return None if value is None else read_routes(value)
-    import numpy as np
-
-    return np.load(io.BytesIO(base64.b64decode(value)), allow_pickle=False).astype(np.int16)
 
 
 def _is_tied(folder: Path) -> bool:
