@@ -9,11 +9,11 @@ import pytest
 
 from tests.support.mock_openai import MockOpenAI, chat
 from tests.support.play import FunctionClient
-from verifiers.errors import DatasetError, EnvironmentNotFoundError
+from verifiers.errors import ConfigError, DatasetError, EnvironmentNotFoundError
 from verifiers.evals.lookup import FoundEnvironment
 from verifiers.rollouts.source import GroupSource, RolloutRequest
 from verifiers.train.config import EnvironmentConfig
-from verifiers.train.environments import find
+from verifiers.train.environments import find, loaded
 from verifiers.train.players import Served, opened, options_of
 from verifiers.types import ClientConfig
 
@@ -23,13 +23,14 @@ SUMS = """
 import verifiers as vf
 
 
-def load_environment(only_eval: bool = False):
+def load_environment(only_eval: bool = False, sampling_args=None):
     def right(completion, answer):
         return float(completion[-1]["content"] == answer)
 
     rows = [{"question": f"q{n}", "answer": f"q{n}"} for n in range(4)]
     few = [{"question": "e", "answer": "e"}]
-    return vf.SingleTurnEnv(dataset=None if only_eval else rows, eval_dataset=few, rubric=vf.Rubric(funcs=[right]))
+    data = {"dataset": None if only_eval else rows, "eval_dataset": few, "sampling_args": sampling_args}
+    return vf.SingleTurnEnv(rubric=vf.Rubric(funcs=[right]), **data)
 """
 
 
@@ -100,3 +101,14 @@ async def test_nothing_to_learn_from_is_an_error(sums: str) -> None:
     assert "eval.environments" in raised.value.hint
     with pytest.raises(EnvironmentNotFoundError):
         find(EnvironmentConfig(id="nowhere-at-all"))
+
+
+@pytest.mark.parametrize("asked", [{"top_p": 0.9}, {"extra_body": {"top_k": 20}}], ids=["argument", "body"])
+def test_an_environment_that_cuts_the_distribution_is_refused(sums: str, asked: dict[str, object]) -> None:
+    """Before anything is sampled, since every rollout would fail; what changes nothing may stand there."""
+    wishes = {"top_p": 1.0, "max_tokens": 8}
+    config = EnvironmentConfig(id=sums, args={"sampling_args": wishes})
+    assert loaded(config, find(config)).rows
+    config = EnvironmentConfig(id=sums, args={"sampling_args": {**wishes, **asked}})
+    with pytest.raises(ConfigError, match=r"top_[pk] in its sampling_args"):
+        loaded(config, find(config))

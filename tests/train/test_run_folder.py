@@ -10,7 +10,7 @@ import pytest
 from verifiers.errors import ResumeError, StoreError
 from verifiers.train.config import TrainConfig
 from verifiers.train.config_files import load_config
-from verifiers.train.run_folder import CONFIG, RunFolder, check_same, provenance
+from verifiers.train.run_folder import CONFIG, METRICS, RunFolder, check_same, provenance
 
 ENVIRONMENT = {"name": "owner/sums", "version": "0.1.0", "digest": "sha256:1", "tasks": 4}
 
@@ -29,10 +29,24 @@ def test_a_folder_holds_one_run(tmp_path: Path) -> None:
     folder.write(config(), provenance("m", [ENVIRONMENT], sessions=[]))
     with pytest.raises(StoreError, match="already holds a run") as raised:
         RunFolder.create(tmp_path / "run")
-    assert f"vf-train --resume {tmp_path / 'run'}" in raised.value.hint
+    assert f"--resume {tmp_path / 'run'}" in raised.value.hint
     opened = RunFolder.open(tmp_path / "run")
     assert opened.record["environments"] == [ENVIRONMENT] and "verifiers" in opened.record["packages"]
     assert load_config([opened / CONFIG]) == config()
+
+
+def test_a_run_that_ended_before_its_first_step_takes_no_folder(tmp_path: Path) -> None:
+    """What was wrong is corrected, and the same command is given again. A run that goes on, or made a step, stays."""
+    folder = RunFolder.create(tmp_path / "run")
+    record = provenance("m", [ENVIRONMENT])
+    for session in ({"began": "…"}, {"began": "…", "ended": "…", "step": 3}):
+        folder.write(config(), {**record, "sessions": [session]})
+        with pytest.raises(StoreError, match="already holds a run"):
+            RunFolder.create(tmp_path / "run")
+    (folder / METRICS).write_text("{}\n")
+    folder.write(config(), {**record, "sessions": [{"began": "…", "ended": "…", "step": 0}]})
+    with RunFolder.create(tmp_path / "run").held(new=True):
+        assert not (folder / METRICS).exists()
 
 
 def test_what_is_no_run_is_not_continued(tmp_path: Path) -> None:

@@ -14,10 +14,11 @@ from typing import Literal
 from verifiers.envs.environment import Environment
 from verifiers.envs.load import load_environment
 from verifiers.envs.provenance import environment_ref
-from verifiers.errors import DatasetError
+from verifiers.errors import ConfigError, DatasetError
 from verifiers.evals.lookup import FoundEnvironment, find_environment
 from verifiers.rollouts.plan import Rows
 from verifiers.train.config import EnvironmentConfig
+from verifiers.train.engines.sampling import NEUTRAL
 from verifiers.train.rows import EnvRef
 
 Prepare = Callable[[str, bool], FoundEnvironment | None]
@@ -44,8 +45,15 @@ def find(
 
 
 def loaded(config: EnvironmentConfig, found: FoundEnvironment, split: Split = "train") -> Tasks:
-    """Load it into this process. DatasetError if it has no tasks to learn from."""
+    """Load it into this process. DatasetError if it has no tasks to learn from, ConfigError if it asks for replies
+    that no policy can learn from: every rollout would fail."""
     env = load_environment(found.env_id, **config.args)
+    asked = {**env.sampling_args, **(env.sampling_args.get("extra_body") or {})}
+    if refused := [name for name, harmless in NEUTRAL.items() if asked.get(name) not in (None, *harmless)]:
+        raise ConfigError(
+            f"{config.id} has {', '.join(refused)} in its sampling_args: sampled so, logprobs are not the policy's",
+            hint="Take it out of the environment. Temperature and max_tokens are those of [sampling].",
+        )
     rows = tasks_of(env, config, split)
     return Tasks(env, rows, EnvRef(**environment_ref(found.env_id)))
 

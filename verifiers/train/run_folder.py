@@ -48,7 +48,8 @@ class RunFolder:
 
     @classmethod
     def create(cls, path: Path) -> Self:
-        """A folder for a new run. StoreError if it holds one already."""
+        """A folder for a new run. StoreError if it holds one already; one that ended before its first step, by a
+        mistake in an environment say, is none."""
         _refuse_taken(path)
         try:
             path.mkdir(parents=True, exist_ok=True)
@@ -74,6 +75,8 @@ class RunFolder:
         try:
             if new:
                 _refuse_taken(self.path)
+                for name in (METRICS, LOG):  # of a run that came to nothing
+                    (self.path / name).unlink(missing_ok=True)
             yield
         finally:
             os.close(descriptor)
@@ -111,11 +114,16 @@ class RunFolder:
 
 
 def _refuse_taken(path: Path) -> None:
-    if (path / RECORD).exists():
+    if (path / RECORD).exists() and not _came_to_nothing(RunFolder(path).record):
         raise StoreError(
             f"{path} already holds a run",
-            hint=f"Continue it: vf-train --resume {path}. Or take another folder: -o FOLDER.",
+            hint=f"Continue it: --resume {path}. Or take another folder: -o FOLDER.",
         )
+
+
+def _came_to_nothing(record: Mapping[str, Any]) -> bool:
+    """Whether every call has ended, and none has made a step. One that goes on, or was killed, says no end."""
+    return bool(record["sessions"]) and all("ended" in one and not one.get("step") for one in record["sessions"])
 
 
 def provenance(model: str, environments: Sequence[Mapping[str, Any]], **more: Any) -> dict[str, Any]:
