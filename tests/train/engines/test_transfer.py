@@ -125,6 +125,25 @@ async def test_a_server_that_fails_in_a_broadcast_ends_the_group(folder) -> None
             assert sampler.failures == {one.url: 1, two.url: 1}
 
 
+@pytest.mark.parametrize("phase", ["/start_weight_update", "/finish_weight_update"])
+async def test_after_a_server_was_started_again_they_meet_anew(folder, phase) -> None:
+    """Under its old address it is in no group: in the old one it would never be reached again."""
+    Trainer.opened = 0
+    async with FakeVllm(folder) as one, FakeVllm(folder) as two:
+        one.transfer, two.transfer = Worker(), Worker()
+        async with HttpSampler([one.url, two.url], transfer=BroadcastTransfer(Trainer)) as sampler:
+            await sampler.update_weights(trained(1), 1)
+            two.dies_at = phase
+            with pytest.raises(EndpointUnavailableError, match="no inference server is left"):
+                await sampler.update_weights(trained(2), 2)
+            async with FakeVllm(folder, port=int(two.url.rpartition(":")[2])) as again:
+                again.transfer = Worker()
+                await sampler.update_weights(trained(3), 3)
+                replies = await asyncio.gather(*(sampler.generate(PROMPT, PARAMS) for _ in range(2)))
+    assert [set(reply.versions) for reply in replies] == [{3}, {3}]
+    assert Trainer.opened == 2
+
+
 async def test_adapters_and_a_machine_without_gpus_are_told(folder) -> None:
     """With what to do instead."""
     transfer = BroadcastTransfer(Trainer)

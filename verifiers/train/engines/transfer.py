@@ -120,13 +120,11 @@ class BroadcastTransfer:
             for tensor in tensors.values():
                 group.broadcast(tensor.detach())
 
+        self._group = None  # unless all goes well: one that was started again is in it no more
         await _all(server.post("/start_weight_update") for server in servers)
-        try:
-            await _beside(broadcast, [server.post("/update_weights", {"update_info": told}) for server in servers])
-        except BaseException:
-            self._group = None  # who has got what is not known
-            raise
+        await _beside(broadcast, [server.post("/update_weights", {"update_info": told}) for server in servers])
         await _all(server.post("/finish_weight_update", {"weight_version": str(version)}) for server in servers)
+        self._group = group
 
     async def _meet(self, servers: Sequence[Server]) -> None:
         self._group = None
