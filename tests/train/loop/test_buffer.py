@@ -1,0 +1,50 @@
+"""The account of groups stays right when a run ends in the middle of it: what ended has one fate, the rest is kept."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.train.losses.groups import group_of
+from verifiers.errors import TrainingError
+from verifiers.train.advantages import make_algorithm
+from verifiers.train.buffer import Buffer
+from verifiers.train.config import AdvantageConfig
+from verifiers.train.curriculum import Ask
+
+
+def filled(count, algorithm=None, **limits):
+    """A buffer, and groups that it was asked for."""
+    options = {"groups_per_batch": 2, "max_lag": 1, **limits}
+    buffer = Buffer(algorithm or make_algorithm(AdvantageConfig()), **options)
+    asks = [Ask(number, "toy", "task", 1, 0) for number in range(count)]
+    for ask in asks:
+        buffer.ask(ask)
+    return buffer, [replace(group_of([0.0, 1.0]), group_id=ask.group_id) for ask in asks]
+
+
+def accounted(buffer):
+    return buffer.asked == buffer.fates.total() + buffer.under_way
+
+
+def test_a_group_whose_advantages_can_not_be_computed_is_played_again():
+    """The algorithm raises, the run ends, and the group is still in flight for whoever goes on."""
+
+    def broken(group):
+        raise ZeroDivisionError(group.group_id)
+
+    buffer, groups = filled(2, broken)
+    with pytest.raises(ZeroDivisionError, match="g000001"):
+        buffer.arrived(groups[1])
+    assert accounted(buffer) and [ask.number for ask in buffer.snapshot().in_flight] == [0, 1]
+
+
+def test_groups_that_end_a_run_by_their_age_are_counted_once():
+    """Those that were too old are stale, and not ready as well."""
+    buffer, groups = filled(3, max_empty=3)
+    for group in groups:
+        buffer.arrived(group)
+    with pytest.raises(TrainingError, match="3 groups in a row were more than 1 versions old"):
+        buffer.cut(5)
+    assert accounted(buffer) and dict(buffer.fates) == {"stale": 3} and buffer.ready == []
