@@ -189,7 +189,8 @@ class _Session:
                 from_step=run.went_on_from,
                 environments=run.environments,
             )
-            metrics = ends.enter_context(MetricsFile(folder / METRICS, after=run.went_on_from or 0))
+            after = -1 if run.went_on_from is None else run.went_on_from
+            metrics = ends.enter_context(MetricsFile(folder / METRICS, after))
             others = open_observers(self.config, folder, ends, self.output.note)
             self._tell_start(folder, run)
             view = await ends.enter_async_context(

@@ -38,21 +38,26 @@ class Library(ModuleType):
 
     def init(self, **settings: object) -> SimpleNamespace:
         self.calls.append(("init", settings["project"]))
-        return SimpleNamespace(log=self.log, finish=lambda: self.calls.append(("finish", None)))
+        finish = lambda: self.calls.append(("finish", None))  # noqa: E731
+        return SimpleNamespace(log=self.log, finish=finish, define_metric=self.define_metric)
 
-    def log(self, figures: dict[str, float], step: int) -> None:
-        self.calls.append(("log", (step, figures["reward/mean"])))
+    def define_metric(self, name: str, step_metric: str) -> None:
+        self.calls.append(("define_metric", (name, step_metric)))
+
+    def log(self, figures: dict[str, float]) -> None:
+        self.calls.append(("log", (figures["step"], figures["reward/mean"])))
         if self.broken:
             raise ConnectionError("no route")
 
 
 def test_weights_and_biases_gets_each_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And is told the end."""
+    """Steps are a figure, which may go back, as that of an evaluation does; the library's own count may not."""
     library = Library()
     monkeypatch.setitem(sys.modules, "wandb", library)
     with WandbObserver("project", tmp_path, {"a": 1}) as observer:
         observer(REPORT)
-    assert library.calls == [("init", "project"), ("log", (3, 0.25)), ("finish", None)]
+    steps = ("define_metric", ("*", "step"))
+    assert library.calls == [("init", "project"), steps, ("log", (3, 0.25)), ("finish", None)]
 
 
 def test_a_dashboard_that_fails_is_left_alone(
@@ -64,7 +69,7 @@ def test_a_dashboard_that_fails_is_left_alone(
     with WandbObserver("project", tmp_path, {}) as observer:
         observer(REPORT)
         observer(REPORT)
-    assert [name for name, _ in library.calls] == ["init", "log"]
+    assert [name for name, _ in library.calls] == ["init", "define_metric", "log"]
     assert [record.message for record in caplog.records if "no further figures" in record.message] != []
 
 

@@ -46,6 +46,20 @@ def test_a_run_that_goes_on_makes_no_step_twice(tmp_path: Path) -> None:
         assert steps(path) == []
 
 
+def test_an_evaluation_that_ended_late_keeps_no_step_and_is_kept(tmp_path: Path) -> None:
+    """The line of an evaluation stands behind steps that are made again: these go, it stays."""
+    path = tmp_path / "metrics.jsonl"
+    with MetricsFile(path) as metrics:
+        for told in (report(0), report(1), report(2), report(3), report(2, **{"eval/q/reward": 0.5}), report(4)):
+            metrics(told)
+    with MetricsFile(path, after=2) as metrics:
+        metrics(report(3))
+    assert steps(path) == [0, 1, 2, 2, 3]
+    assert read_metrics(path)[3]["eval/q/reward"] == 0.5
+    with MetricsFile(path, after=-1):
+        assert steps(path) == []
+
+
 @pytest.mark.parametrize("cut", [1, 5, 20])
 def test_a_torn_line_is_cut_off(tmp_path: Path, cut: int) -> None:
     """The next line begins where the last whole one ended."""

@@ -81,9 +81,12 @@ class WandbObserver(_Dashboard):
         except ImportError as error:
             raise _absent("wandb", "log.wandb") from error
         self._run = wandb.init(project=project, name=folder.name, dir=str(folder), config=config, resume="allow")
+        # An evaluation ends after later steps were told, and the library drops what goes back in its own count.
+        self._run.define_metric("*", step_metric="step")
 
     def _send(self, report: StepReport) -> None:
-        self._run.log({**report.figures, "version": report.version, "step/seconds": report.seconds}, step=report.step)
+        own = {"step": report.step, "version": report.version, "step/seconds": report.seconds}
+        self._run.log({**report.figures, **own})
 
     def _finish(self) -> None:
         self._run.finish()

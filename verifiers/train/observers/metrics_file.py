@@ -27,7 +27,8 @@ def flat(report: StepReport) -> dict[str, Any]:
 
 
 class MetricsFile:
-    """An observer. StoreError if the file cannot be written. `after`: the last step that is kept, None for all."""
+    """An observer. StoreError if the file cannot be written. `after`: the last step that is kept, -1 for none, None for
+    all."""
 
     def __init__(self, path: Path, after: int | None = None) -> None:
         self.path = path
@@ -35,8 +36,7 @@ class MetricsFile:
         try:
             cut_torn_line(self._descriptor, path, "its step is made again")
             if after is not None:
-                kept = [end for end, row in _lines(path) if row.get("step", 0) <= after]
-                os.ftruncate(self._descriptor, max(kept, default=0))
+                _cut_steps(self._descriptor, path, after)
         except OSError as error:
             os.close(self._descriptor)
             raise store_error(f"can not write {path}", error) from error
@@ -55,6 +55,20 @@ class MetricsFile:
 
     def __exit__(self, *_: object) -> None:
         os.close(self._descriptor)
+
+
+def _cut_steps(descriptor: int, path: Path, after: int) -> None:
+    """Take out the lines of later steps. An evaluation of a step that stays may stand behind them: it stays, too."""
+    kept, begin, first = b"", 0, None
+    for end, row in _lines(path):
+        if row.get("step", 0) > after:
+            first = begin if first is None else first
+        elif first is not None:
+            kept += to_json(row) + b"\n"
+        begin = end
+    if first is not None:
+        os.ftruncate(descriptor, first)
+        write_whole(descriptor, kept)
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
