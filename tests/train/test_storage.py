@@ -56,14 +56,16 @@ values = st.recursive(
 @st.composite
 def rows(draw: st.DrawFn) -> Row:
     """Any row that keeps the guarantees."""
-    length = draw(st.integers(1, 12))
+    length = draw(st.integers(2, 12))
 
     def many(one: st.SearchStrategy[Any]) -> Any:
         return draw(st.lists(one, min_size=length, max_size=length))
 
     exact = draw(st.booleans())
     mask = many(st.booleans())
-    mask[draw(st.integers(0, length - 1))] = True
+    mask[draw(st.integers(1, length - 1))] = True
+    said = draw(st.booleans())
+    places = [place for place, sampled in enumerate(mask) if sampled]
     logprob = st.floats(-9998.0, 0.0)
     return Row(
         tokens=many(st.integers(0, 2**31)),
@@ -84,6 +86,7 @@ def rows(draw: st.DrawFn) -> Row:
         sampling=draw(st.dictionaries(texts, values, max_size=3)),
         env=EnvRef(draw(texts), draw(st.none() | texts), draw(st.none() | texts)),
         routed_experts=draw(st.none() | st.lists(values, max_size=3)),
+        replies=[[turn, place, place + 1] for turn, place in enumerate(places)] if said else [],
     )
 
 

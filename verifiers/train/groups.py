@@ -62,12 +62,6 @@ class Group:
         advantage."""
         return [member for member in self.members if member.reward is not None and member.rows]
 
-    @property
-    def oldest_version(self) -> int:
-        """Of the policies that sampled a trainable token of it; `version` if it has none."""
-        versions = (v for member in self.members for row in member.rows for v in _sampled_versions(row))
-        return min(versions, default=self.version)
-
 
 Algorithm = Callable[[Group], list[Row]]
 """A group's rows in, with advantages (one a token) filled in. A group without two valid members gives none."""
@@ -124,7 +118,3 @@ def _step_rewards(record: Mapping[str, Any]) -> list[float] | None:
     if len(rewards) > 1 and record["reward"] and set(rewards) == {record["reward"]}:
         return None
     return [float(reward) for reward in rewards if reward is not None]
-
-
-def _sampled_versions(row: Row) -> list[int]:
-    return [version for version, sampled in zip(row.versions, row.mask, strict=True) if sampled]

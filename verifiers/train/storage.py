@@ -139,7 +139,10 @@ def row_files(path: str | Path) -> list[Path]:
         return [path]
     found = sorted(file for file in path.iterdir() if file.name.endswith(SUFFIXES) and file.name[0] != ".")
     if not found:
-        raise StoreError(f"{path} holds no rows: there is no {' or '.join(SUFFIXES)} file", hint="Name the folder.")
+        raise StoreError(
+            f"{path} holds no rows: there is no {' or '.join(SUFFIXES)} file",
+            hint="Name a file of rows, or a folder that holds some.",
+        )
     return found
 
 
@@ -324,6 +327,7 @@ def _schema() -> Any:
         "sampling": text,  # JSON: its fields differ from row to row
         "env": pa.struct({"name": text, "version": text, "digest": text}),
         "routed_experts": pa.large_string(),  # JSON
+        "replies": pa.list_(pa.list_(pa.int64())),
     }
     return pa.schema(columns, metadata={"verifiers.rows": str(SCHEMA)})
 
