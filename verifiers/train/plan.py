@@ -1,7 +1,7 @@
 """What a configuration asks for, in figures: batches, bounds, and the size of the model. No torch.
 
-    plan = plan_of(config, sources)
-    plan.lines()                       # for `--dry-run`, the view and run.json
+    figures = batch_figures(config)        # of steps, rollouts and tokens
+    counted(parameters(config.model.path)) # "135 M"
 """
 
 from __future__ import annotations

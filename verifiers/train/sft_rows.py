@@ -90,7 +90,7 @@ def rows_of_conversation(
 ) -> list[Row]:
     """The rows of one conversation: `messages` (and `tools`), `prompt` and `completion`, or a saved record.
 
-    None if the configuration leaves it out. DatasetError for what is no conversation or can not be masked surely.
+    Empty if the configuration leaves it out. DatasetError for what is no conversation or can not be masked surely.
     """
     return Lessons(tokenizer, config or SftDataConfig(), SftData()).rows(item)
 

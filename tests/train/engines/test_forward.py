@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch")
 
 from tests.support.tiny_model import tiny_model  # noqa: E402
 from tests.train.engines.contract import logprobs_of  # noqa: E402
-from verifiers.errors import ConfigError  # noqa: E402
+from verifiers.errors import ConfigError, OverlongPromptError  # noqa: E402
 from verifiers.train.engines.torch_engine import TorchEngine  # noqa: E402
 
 pytestmark = pytest.mark.train
@@ -82,3 +82,11 @@ async def test_long_texts_are_scored_in_pieces() -> None:
     ids = [token % 256 for token in range(7, 2047)] + [1] * 8
     scores = await engine.score(ids)
     assert scores[1:] == pytest.approx(logprobs_of(model, ids[:1], ids[1:]), abs=1e-4)
+
+
+async def test_a_text_beyond_the_context_is_refused() -> None:
+    """It can not be scored, and the engine goes on."""
+    engine = TorchEngine(tiny_model(), max_batch=2, max_context=16, threaded=False)
+    with pytest.raises(OverlongPromptError, match="17 tokens and the context of policy 16"):
+        await engine.score([1] * 17)
+    assert len(await engine.score([1] * 16)) == 16 and engine.failure is None

@@ -25,7 +25,7 @@ REWARD = "environment_reward"
 
 @dataclass(slots=True)
 class Batch:
-    """The columns of a batch. `figures`: sums and counts of what is logged, `(sum, count)` by name."""
+    """The columns of a batch, and what is counted beside them."""
 
     prompt_ids: list[list[int]] = field(default_factory=list)
     completion_ids: list[list[int]] = field(default_factory=list)

@@ -116,7 +116,7 @@ class ThreadDriver:
 
         def run() -> None:
             outcome: Any = None
-            failed: BaseException | None = self.failure
+            failed: BaseException | None = None if self.failure is None else again(self.failure)
             if failed is None:
                 try:
                     outcome = work()

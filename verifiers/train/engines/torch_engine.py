@@ -16,8 +16,8 @@ flight); `recompute_cache=True` makes them again with the new ones. Each token c
 with their seed, and the weights alone, whatever runs beside it. It rests on matrix products whose rows do not depend on
 their number; that is tried when the engine is made, and refused where it is not so. It holds on CPUs in float32, for
 dense models and mixtures of experts. Prompts are then fed one by one, what earlier turns computed is not taken over,
-and a step has at least 8 rows. `threaded=False` decodes on the event loop,
-one token at a time between its callbacks: with it the order of everything is the loop's own.
+and a step has at least 8 rows. `threaded=False` decodes on the event loop, one token at a time between its callbacks:
+with it the order of everything is the loop's own.
 """
 
 from __future__ import annotations
@@ -104,8 +104,13 @@ class TorchEngine:
             raise
 
     async def score(self, token_ids: list[int]) -> list[float]:
-        """The logprob of each token given those before it, at temperature 1; the first is 0."""
+        """The logprob of each token given those before it, at temperature 1; the first is 0.
+
+        OverlongPromptError for more tokens than the context has.
+        """
         self._check_ids(token_ids)
+        if len(token_ids) > self._limits.max_context:
+            raise self._overlong("text", token_ids)
         return await self._driver.call(lambda: self._scores(token_ids))
 
     async def pause(self) -> None:
@@ -157,10 +162,7 @@ class TorchEngine:
         self._check_ids(ids)
         sampling = read_sampling(params)
         if len(ids) >= self._limits.max_context:
-            raise OverlongPromptError(
-                f"the prompt has {len(ids)} tokens and the context of {self.name} {self._limits.max_context}",
-                hint="Raise sampler.max_context, or shorten the prompt.",
-            )
+            raise self._overlong("prompt", ids)
         if sampling.stop and self._decode is None:
             raise ConfigError(
                 "stop texts need a tokenizer, which this engine was made without",
@@ -177,6 +179,12 @@ class TorchEngine:
                 f"{self.name} has {self._runner.vocabulary} token ids, and {min(ids)} to {max(ids)} were given",
                 hint="Use the tokenizer of the engine's model.",
             )
+
+    def _overlong(self, what: str, ids: list[int]) -> OverlongPromptError:
+        return OverlongPromptError(
+            f"the {what} has {len(ids)} tokens and the context of {self.name} {self._limits.max_context}",
+            hint=f"Raise sampler.max_context, or shorten the {what}.",
+        )
 
     def _load(self, source: Any, version: int) -> None:
         self._loader.load(source)
