@@ -157,7 +157,7 @@ class Buffer:
         group gave rows: that is a matter of settings. TrainingError after `max_empty` groups in a row without
         anything to train on.
         """
-        ask = self.in_flight.pop(group.group_id)
+        ask = self.in_flight[group.group_id]
         fate = _fate_without_rows(group)
         rows: list[Row] = []
         if fate is None:
@@ -165,6 +165,7 @@ class Buffer:
             fate = None if rows else Fate.NO_ROWS
             if rows and self._filter and not has_signal(rows):
                 fate = Fate.NO_SIGNAL
+        del self.in_flight[group.group_id]  # not before: an algorithm that raises leaves it to be played again
         if fate is None:
             self.ready.append(Ready(ask, rows))
             self._empty.clear()
@@ -238,15 +239,15 @@ class Buffer:
             else:
                 self.fates[Fate.STALE] += 1
                 self._stale += 1
+        before, self.ready = self.ready, kept
         if self._stale >= self._max_empty:
-            oldest = oldest_version(self.ready[-1].rows[0])
+            oldest = oldest_version(before[-1].rows[0])
             raise TrainingError(
                 f"{self._stale} groups in a row were more than {self._max_lag} versions old when a batch was cut: the "
                 f"trainer is at version {version}, and their tokens are of version {oldest}",
                 hint="Check that the sampler takes the new weights. If rollouts simply take longer than that many "
                 "steps, raise loop.max_lag, or cut them off by loop.straggler_seconds.",
             )
-        self.ready = kept
 
     def take_stale_rows(self) -> int:
         """Rows that were cut since the last call, those of groups that were trained without them, too."""

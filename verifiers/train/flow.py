@@ -112,7 +112,11 @@ class GroupFlow:
                 one.name,
                 one.ref.version,
             )
-            await one.source.submit(request)
+            try:
+                await one.source.submit(request)
+            except asyncio.CancelledError:
+                self._asks[one.name].put_nowait(ask)  # the source never had it: the next run asks for it again
+                raise
 
     async def _collect(self, one: EnvironmentSource) -> None:
         async for result in one.source.results():

@@ -40,6 +40,7 @@ from verifiers.types import SamplingArgs
 
 logger = logging.getLogger(__name__)
 
+
 @dataclass(frozen=True, slots=True)
 class LoopResult:
     """How a run ended: after which step, at which policy version, and whether `stop` ended it early."""
@@ -140,8 +141,7 @@ class AsyncLoop:
     # --- training ---------------------------------------------------------------------------------------------
 
     async def _train(self) -> None:
-        if self.step == 0:
-            self._mark_evaluation()
+        self._mark_evaluation()  # of the base model; or again of a checkpoint's, whose evaluation may have been cut off
         while self.step < self.config.steps:
             batch = await self._next_batch()
             if batch is None:

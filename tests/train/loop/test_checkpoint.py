@@ -89,6 +89,45 @@ def unbroken():
     return play(**SLOW_TAIL, learner=RememberingLearner())
 
 
+def test_what_was_unfinished_is_sampled_by_the_weights_it_goes_on_from(tmp_path):
+    """A new sampler has those of the base model: it gets the checkpoint's before the first rollout."""
+
+    async def main(stop):
+        made = Setup(**{**SLOW_TAIL, "token_seconds": 0.1}, checkpoints=checkpoints(tmp_path))
+        await made.loop.resume()
+        pause = made.sampler.pause
+
+        async def pause_slowly():
+            await asyncio.sleep(1.0)
+            await pause()
+
+        made.sampler.pause = pause_slowly
+        made.loop._observers.append(lambda report: made.loop.stop() if report.step == stop else None)
+        await made.run()
+        return made
+
+    assert run_virtual(main(4)).loop.flow.buffer.in_flight
+    rest = run_virtual(main(6))
+    played = [row for _, rows in rest.learner.steps for row in rows if row.rollout_id in rest.player.played]
+    assert min(version for row in played for version, on in zip(row.versions, row.mask, strict=True) if on) == 4
+
+
+def test_a_loop_runs_again_after_a_stop():
+    """What waited for room in its source when the loop was stopped is asked for by the next run."""
+
+    async def main():
+        made = Setup(**SLOW_TAIL, limits={"max_rollouts": 4})
+        stop = made.loop.stop
+        made.loop._observers.append(lambda report: stop() if report.step == 2 else None)
+        async with made.source:
+            assert (await made.loop.run()).stopped
+            made.loop._stopping = False
+            return made, await made.loop.run()
+
+    made, result = run_virtual(main())
+    assert result.step == 6 and made.loop.flow.buffer.asked == made.loop.flow.buffer.fates.total()
+
+
 @settings(max_examples=15)
 @given(st.lists(st.floats(0, 6), min_size=1, max_size=3))
 def test_cancelled_at_any_moments_it_trains_what_an_unbroken_run_does(moments):

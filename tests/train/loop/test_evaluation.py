@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
-from tests.support.training import SimulatedPlayer, play, simulated_source
+from tests.support.training import Setup, SimulatedPlayer, play, simulated_source
+from tests.support.virtual_time import run_virtual
+from verifiers.train.checkpoint import Checkpoints
 from verifiers.train.evaluation import EvaluatedEnvironment, Evaluation
 
 
@@ -56,6 +60,24 @@ def test_an_evaluation_is_of_one_version(monkeypatch):
     assert seen == [version for version in versions for _ in range(5)]
     assert max(report.figures["lag/max"] for report in made.steps) == 2
     assert made.sampler.updates[-1] == 9 and len(made.sampler.updates) < 9
+
+
+def test_an_evaluation_that_was_cut_off_is_made_when_the_run_goes_on(tmp_path):
+    """The last one, too, when all steps were trained before the run was cancelled."""
+    kept = Checkpoints(tmp_path, every=1)
+
+    async def main():
+        made = Setup(evaluation=evaluation(seconds=50.0, at_start=False, every=100), checkpoints=kept)
+        running = asyncio.create_task(made.run())
+        await asyncio.wait({running}, timeout=20.0)
+        running.cancel()
+        await asyncio.wait({running})
+        return made
+
+    first = run_virtual(main())
+    assert first.loop.step == 6 and evaluated(first) == []
+    rest = play(evaluation=evaluation(at_start=False, every=100), checkpoints=kept, resume=True)
+    assert [(one.step, one.figures["eval/version"]) for one in evaluated(rest)] == [(6, 6)] and not rest.steps
 
 
 def test_without_lag_training_waits_for_the_evaluation():
