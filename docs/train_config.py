@@ -72,7 +72,11 @@ def _kind(annotation: str) -> str:
         "NonNegative": "number, 0 or more",
         "Share": "0 to 1",
         "Annotated[int, Field(ge=0)]": "whole number, 0 or more",
-        "Annotated[float, Field(ge=1)]": "number, 1 or more",
+        "Annotated[float, Field(ge=1, le=100)]": "1 to 100",
+        "Annotated[int, Field(ge=1, le=65536)]": "whole number, 1 to 65536",
+        "Annotated[int, Field(ge=0, le=65535)]": "whole number, 0 to 65535",
+        "Decay": "0 or more, below 1",
+        "Seed": "whole number, 0 or more, below 2³²",
         "dict[str, Any]": "table",
         "list[str]": "list of texts",
         "str": "text",
@@ -81,7 +85,7 @@ def _kind(annotation: str) -> str:
         "float": "number",
         "Path": "folder",
         "list[str] | Literal['all-linear']": "list of texts, or `all-linear`",
-        "tuple[float, float]": "two numbers",
+        "tuple[Decay, Decay]": "two numbers, 0 or more, below 1",
     }
     optional = annotation.endswith(" | None")
     base = annotation.removesuffix(" | None")
