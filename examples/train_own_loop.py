@@ -2,7 +2,7 @@
 
     python examples/train_own_loop.py [MODEL_FOLDER]
 
-Needs `pip install 'verifiers[train]'`. Without a folder it trains a random model of 90,000 parameters on this
+Needs `pip install 'verifiers[train]>=1'`. Without a folder it trains a random model of 90,000 parameters on this
 machine's CPU, in seconds. `vf-train` does the same with everything that a long run needs.
 """
 
