@@ -2,8 +2,8 @@
 
     python examples/train_trl.py [MODEL_FOLDER]
 
-Needs `pip install 'verifiers[trl]>=1'`. Without a folder it trains a random model of 90,000 parameters on this machine's
-CPU, in seconds. What TRL can not express is in docs/guides/training-trl.md.
+Needs `pip install 'verifiers[trl]>=1'`. Without a folder it trains a random model of 90,000 parameters on this
+machine's CPU, in seconds. What TRL can not express is in docs/guides/training-trl.md.
 """
 
 import os
