@@ -73,6 +73,15 @@ def test_what_is_learned(item: dict[str, Any], config: dict[str, Any], said: str
     assert learned(rows(item, **config)) == [said]
 
 
+def test_text_in_parts_is_learned_as_text() -> None:
+    """A template of a text model would write the list of parts itself, and the model learn to write braces."""
+    parts = [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]
+    messages = [{"role": "user", "content": parts[:1]}, {"role": "assistant", "content": parts}]
+    whole = [{"role": "user", "content": "one"}, {"role": "assistant", "content": "one\ntwo"}]
+    assert learned(rows({"messages": messages})) == ["one\ntwo<|im_end|>"]
+    assert rows({"messages": messages})[0].tokens == rows({"messages": whole})[0].tokens
+
+
 CALL = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": '{"at": 1}'}}
 TOOLS = [
     {"role": "user", "content": "Look"},

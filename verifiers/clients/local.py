@@ -59,7 +59,7 @@ class TokenizerRenderer:
         options.pop("chat_template_kwargs", None)
         try:
             text = self.tokenizer.apply_chat_template(
-                [_parsed(message) for message in messages],
+                [_parsed(wire.with_plain_text(message)) for message in messages],
                 tools=list(tools) if tools else None,
                 tokenize=False,
                 **{"add_generation_prompt": True, **options},

@@ -322,3 +322,12 @@ def _json(value: Any) -> str:
 def _short(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 200 else text[:200] + "…"
+
+
+def with_plain_text(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Content that is text in parts as one text, a part a line (as vLLM does): templates of models of text would write
+    the list itself, braces and all. Other parts stay for templates that know them."""
+    parts = message.get("content")
+    if not isinstance(parts, list) or not all(isinstance(part, Mapping) and "text" in part for part in parts):
+        return message
+    return {**message, "content": "\n".join(str(part["text"]) for part in parts)}

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
-from verifiers.clients.wire import native_message
+from verifiers.clients.wire import native_message, with_plain_text
 from verifiers.errors import DatasetError, EvidenceError
 from verifiers.train.config import SftDataConfig
 from verifiers.train.evidence import Checks, Turn, check_text, check_turn, turns_of
@@ -231,7 +231,7 @@ class Lessons:
             new = [native_message(message) for message in normalize_messages(after)]
         except (TypeError, ValueError) as error:
             raise DatasetError(f"a message is none: {error}", hint="A message has role and content.") from error
-        messages = [_with_open_calls(message) for message in context + new]
+        messages = [_with_open_calls(dict(with_plain_text(message))) for message in context + new]
         start = len(context)
         while start < len(messages):
             role = messages[start]["role"]
