@@ -91,12 +91,15 @@ class _Session:
         if not leads:
             ignore_signals()
             learner.follow()
+            ranks.leave()
             return ExitCode.OK
         try:
             with folder.held(new=self.flags.resume is None), log_file(folder / LOG):
-                return run_to_end(self._train(folder, loop, learner))
+                code = run_to_end(self._train(folder, loop, learner))
         finally:
             learner.close()
+        ranks.leave()
+        return code
 
     def _rows(self, tokenizer: Any, *, tell: bool) -> tuple[list[Any], list[Any]]:
         """What is learned and what is held out; what was left out is told."""

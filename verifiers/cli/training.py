@@ -140,6 +140,7 @@ class _Session:
         if ranks.rank > 0:
             ignore_signals()
             make_learner(config, ranks).follow()
+            ranks.leave()  # threads of gloo that outlive the interpreter abort it: a run that is done would have failed
             return ExitCode.OK
         found = self._found(config.env)
         evaluated = self._evaluated(found)
@@ -147,9 +148,11 @@ class _Session:
         learner = make_learner(config, ranks)
         try:
             with folder.held(new=self.flags.resume is None), log_file(folder / LOG):
-                return run_to_end(self._train(folder, learner, found, evaluated))
+                code = run_to_end(self._train(folder, learner, found, evaluated))
         finally:
             learner.close()
+        ranks.leave()
+        return code
 
     def _found(self, environments: Sequence[EnvironmentConfig]) -> list[FoundEnvironment]:
         prepare = preparer(self.flags, self.output)
