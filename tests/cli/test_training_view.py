@@ -33,6 +33,9 @@ FIGURES = {
     "errors/sandbox": 4.0,
     "groups/stale": 1.0,
     "groups/in_flight": 3.0,
+    "groups/few": 0.75,
+    "groups/zero_std": 1.0,
+    "groups/signal": 0.25,
     "eval/sums/reward": 0.625,
 }
 REPORT = StepReport(3, 3, True, 2.0, FIGURES)
@@ -46,6 +49,7 @@ def test_the_figures_that_matter_are_told() -> None:
     assert told["tokens"] == "2.0 k sampled, 1.5 k trained, 1,000 sampled a second"
     assert told["waits"] == "trainer 25%, sampler 0%"
     assert told["outcomes"] == "ok 60, failed 4" and told["errors"] == "sandbox 4" and told["groups"] == "stale 1"
+    assert told["signal"] == "in 25% of groups"
     assert told["eval sums"] == "0.625"
 
 

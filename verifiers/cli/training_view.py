@@ -32,6 +32,9 @@ Doing = Callable[[], str]
 SHORT = ("reward", "loss", "validation", "epoch", "not trained", "lag", "errors")
 """What a line tells of a step."""
 
+GROUP_SHARES = ("few", "zero_std", "signal")
+"""Figures of groups that are shares, among counts of what became of them."""
+
 BARS = "▁▂▃▄▅▆▇█"
 
 
@@ -96,7 +99,8 @@ def facts(report: StepReport) -> list[tuple[str, str]]:
         ("waits", _waits(figures)),
         ("outcomes", _named(figures, "outcomes/")),
         ("errors", _named(figures, "errors/")),
-        ("groups", _named(figures, "groups/", leave_out=("ended", "in_flight", "ready"))),
+        ("groups", _named(figures, "groups/", leave_out=("ended", "in_flight", "ready", *GROUP_SHARES))),
+        ("signal", _text(figures, "in {:.0%} of groups", "groups/signal")),
     ]
     told += [(f"eval {name}", f"{value:.3f}") for name, value in evaluations(figures).items()]
     if is_step(report) and not report.trained:
