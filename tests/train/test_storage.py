@@ -320,3 +320,16 @@ def test_a_gzip_file_is_plain_lines(tmp_path: Path) -> None:
     with gzip.open(tmp_path / "rows.jsonl.gz", "rt") as file:
         data = [json.loads(line) for line in file]
     assert [one["schema"] for one in data] == [1, 1] and data[1]["env"]["digest"] == "sha256:ab"
+
+
+@pytest.mark.parametrize("append", [False, True])
+def test_a_writer_may_be_closed_before_its_block_ends(tmp_path: Path, append: bool) -> None:
+    """What it wrote is there, and whoever has the number of its descriptor by then keeps it."""
+    path = tmp_path / "rows.jsonl"
+    with RowWriter(path, append=append) as writer:
+        writer.write(Row(tokens=[1, 2], mask=[False, True], logprobs=[0.0, -1.0], versions=[0, 0], reward=1.0))
+        writer.close()
+        other = (tmp_path / "other").open("w")
+    other.write("whole")
+    other.close()
+    assert len(list(read_rows(path))) == 1 and (tmp_path / "other").read_text() == "whole"

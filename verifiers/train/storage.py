@@ -61,6 +61,7 @@ class RowWriter:
     def __init__(self, path: str | Path, *, append: bool = False) -> None:
         self.path = Path(path)
         self.written = 0
+        self._ended = False
         suffix = _suffix(self.path)
         if append and suffix != ".jsonl":
             raise ConfigError(
@@ -81,7 +82,9 @@ class RowWriter:
         self.written += 1
 
     def close(self) -> None:
-        """Push everything to the disk; a file that is written as a whole gets its name now."""
+        """Push everything to the disk; a file that is written as a whole gets its name now. Closing twice is fine."""
+        if self._ended:
+            return
         with self._named():
             try:
                 self._sink.close()
@@ -92,6 +95,7 @@ class RowWriter:
                 raise
             if self._target != self.path:
                 self._target.replace(self.path)
+        self._ended = True
 
     @contextmanager
     def _named(self) -> Iterator[None]:
@@ -105,6 +109,9 @@ class RowWriter:
 
     def discard(self) -> None:
         """Give up: a file that is written as a whole stays as it was before."""
+        if self._ended:
+            return
+        self._ended = True
         with suppress(OSError):
             self._sink.abandon()
         if self._target != self.path:
@@ -249,7 +256,10 @@ class _AppendedLines:
             raise
 
     def close(self) -> None:
-        os.close(self._descriptor)
+        # Once only: the number may be another file's by the second time.
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
 
     abandon = close
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import zlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
@@ -98,6 +98,7 @@ class RolloutFunc:
         self.env = env
         self.counts: Counter[str] = Counter()
         self._sampler = sampler
+        self._end_copy: Callable[[], Coroutine[Any, Any, None]] | None = None
         self._tokenizer = tokenizer
         self._settings = settings
         self._folders = None if weights is None else WeightFolders(weights, durable=False)
@@ -154,7 +155,10 @@ class RolloutFunc:
         return batch.columns()
 
     def close(self) -> None:
-        """End the thread that plays. The sampler is left to whoever made it."""
+        """End the thread that plays, and the copy of the trainer's model. A sampler of yours is left to you."""
+        if self._end_copy is not None:
+            self._background.run(self._end_copy())
+            self._end_copy = None
         self._background.close()
 
     def __enter__(self) -> Self:
@@ -168,7 +172,8 @@ class RolloutFunc:
     def _open(self, trainer: Any) -> GroupSource:
         tokenizer = self._tokenizer or trainer.processing_class
         if self._sampler is None:
-            self._sampler = sampling_copy(trainer, tokenizer)
+            own = sampling_copy(trainer, tokenizer)
+            self._sampler, self._end_copy = own, own.close
         client = SamplerClient(self._sampler, TokenizerRenderer(tokenizer, self._sampler.info().context))
         sampling = {"temperature": trainer.temperature, "max_tokens": trainer.max_completion_length}
         sampling |= self._settings.sampling
@@ -232,7 +237,10 @@ class RolloutFunc:
         for request in requests:
             await source.submit(request)
         ended: dict[str, GroupResult] = {}
+        wanted = {request.group_id for request in requests}
         async for result in source.results():
+            if result.request.group_id not in wanted:
+                continue  # of a call that was interrupted
             ended[result.request.group_id] = result
             if len(ended) == len(requests):
                 break

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from verifiers.clients.sampler import Sampler
 from verifiers.errors import MissingExtraError
 from verifiers.train.learner import Weights
 from verifiers.train.rows import Row
@@ -19,7 +18,7 @@ except ImportError as error:
     raise MissingExtraError("trl", "Training with TRL") from error
 
 
-def sampling_copy(trainer: Any, tokenizer: Any) -> Sampler:
+def sampling_copy(trainer: Any, tokenizer: Any) -> TorchEngine:
     """A copy of the trainer's model that samples. With an adapter, of the model below it."""
     model = trainer.accelerator.unwrap_model(trainer.model, keep_fp32_wrapper=False)
     adapter = getattr(model, "peft_config", {}).get("default")
