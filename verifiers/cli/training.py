@@ -232,7 +232,7 @@ class _Session:
         except BaseException as error:
             record.ended(run.loop.step, type(error).__name__)
             if isinstance(error, Error) and run.loop.step:
-                self.output.hint(f"what was trained is kept; continue with: vf-train --resume {folder.path}")
+                self.output.hint(f"continue from the last checkpoint: vf-train --resume {folder.path}")
             raise
         record.ended(outcome.step, "stopped" if outcome.stopped else "finished")
         return outcome
