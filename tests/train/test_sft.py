@@ -14,7 +14,7 @@ pytestmark = pytest.mark.train
 torch = pytest.importorskip("torch")
 
 from tests.support.tiny_model import tiny_model, tiny_tokenizer  # noqa: E402
-from verifiers.errors import DatasetError, ResumeError  # noqa: E402
+from verifiers.errors import DatasetError, ResumeError, StoreError  # noqa: E402
 from verifiers.train.build import make_sft_learner  # noqa: E402
 from verifiers.train.checkpoint import Checkpoints  # noqa: E402
 from verifiers.train.config import LoraConfig, ModelConfig, SftLoopConfig, TrainerConfig  # noqa: E402
@@ -205,6 +205,21 @@ def test_a_checkpoint_of_other_data_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ResumeError, match="other data or another order"):
         other.resume(learner(other))
     assert not SftLoop(rows()).resume(learner(other))
+
+
+def test_a_checkpoint_that_can_not_be_written_ends_the_run_at_its_end_only(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is explained, and the updates go on; the last one has to be kept."""
+
+    class Full(Checkpoints):
+        def save(self, state: Any, learner: Any) -> Path:
+            raise StoreError(f"no room for step {state.step}", hint="Make room.")
+
+    loop = SftLoop(rows(), SftLoopConfig(rows_per_batch=2, epochs=1), checkpoints=Full(tmp_path, every=1))
+    with pytest.raises(StoreError, match=f"no room for step {loop.total_steps}"):
+        loop.run(learner(loop))
+    assert loop.step == loop.total_steps > 1 and "no room for step 1 (Make room.)" in caplog.text
 
 
 def test_an_adapter_is_taught_alone() -> None:

@@ -34,7 +34,7 @@ from verifiers.train.flow import EnvironmentSource, GroupFlow
 from verifiers.train.groups import Algorithm
 from verifiers.train.learner import Learner, Weights
 from verifiers.train.learner_calls import Blocking, LearnerCalls
-from verifiers.train.report import Observer, StepReport
+from verifiers.train.report import Observer, StepReport, tell
 from verifiers.train.turn import Waits
 from verifiers.types import SamplingArgs
 
@@ -192,12 +192,8 @@ class AsyncLoop:
         self._tell(StepReport(self.step, self.version, trained, seconds, told))
 
     def _tell(self, report: StepReport) -> None:
-        for observer in self._observers:
-            try:
-                observer(report)
-            except Exception:  # boundary: an observer's own code must not end a run
-                self.flow.turn.counts["observers/failed"] += 1
-                logger.exception("an observer failed at step %d; training goes on", report.step)
+        if failed := tell(self._observers, report):
+            self.flow.turn.counts["observers/failed"] += failed
 
     # --- weights ----------------------------------------------------------------------------------------------
 

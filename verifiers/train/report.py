@@ -5,8 +5,11 @@ An observer is any callable; files, terminal views and exporters are observers, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,3 +29,15 @@ class StepReport:
 
 
 Observer = Callable[[StepReport], None]
+
+
+def tell(observers: Iterable[Observer], report: StepReport) -> int:
+    """Hand a report to all of them. Returns how many raised: that is logged, and ends no run."""
+    failed = 0
+    for observer in observers:
+        try:
+            observer(report)
+        except Exception:  # boundary: an observer's own code
+            failed += 1
+            logger.exception("an observer failed at step %d; training goes on", report.step)
+    return failed

@@ -22,12 +22,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from verifiers.errors import DatasetError, ResumeError
+from verifiers.errors import DatasetError, ResumeError, StoreError
 from verifiers.train.buffer import Snapshot
 from verifiers.train.checkpoint import Checkpoints, RunState
 from verifiers.train.config import SftLoopConfig
 from verifiers.train.learner import Learner
-from verifiers.train.report import Observer, StepReport
+from verifiers.train.report import Observer, StepReport, tell
 from verifiers.train.rows import Row
 
 logger = logging.getLogger(__name__)
@@ -130,7 +130,7 @@ class SftLoop:
         if self.step == 0 and self._validation:
             began = time.perf_counter()
             figures = self._validated(learner)
-            self._tell(StepReport(0, learner.version, False, time.perf_counter() - began, figures))
+            tell(self._observers, StepReport(0, learner.version, False, time.perf_counter() - began, figures))
         while self.step < self.total_steps and not self._stopping:
             self._turn(learner)
         if self._checkpoints is not None and self.step % self._checkpoints.every:
@@ -154,13 +154,10 @@ class SftLoop:
         if self._validation and self._validates():
             figures = figures | self._validated(learner)
         figures["sft/epoch"] = self._epoch
-        self._tell(
-            StepReport(
-                self.step, learner.version, learner.version != before, time.perf_counter() - began, figures
-            )
-        )
+        seconds = time.perf_counter() - began
+        tell(self._observers, StepReport(self.step, learner.version, learner.version != before, seconds, figures))
         if self._checkpoints is not None and self.step % self._checkpoints.every == 0:
-            self._save(learner)
+            self._save_if_possible(learner)
 
     @property
     def _epoch(self) -> float:
@@ -175,6 +172,15 @@ class SftLoop:
         self._measured = figures.get("loss/cross_entropy")
         return {f"validation/{name.removeprefix('loss/')}": value for name, value in figures.items()}
 
+    def _save_if_possible(self, learner: Learner) -> None:
+        """One that can not be written is explained, and training goes on, as in `AsyncLoop`; not so the last one."""
+        try:
+            self._save(learner)
+        except StoreError as error:
+            if self.step == self.total_steps or self._stopping:
+                raise
+            logger.error("%s (%s)", error, error.hint)
+
     def _save(self, learner: Learner) -> None:
         assert self._checkpoints is not None
         state = RunState(self.step, learner.version, self._identity(), Snapshot())
@@ -187,10 +193,3 @@ class SftLoop:
             digest.update(repr((row.tokens, row.mask)).encode())
         order = {"rows_per_batch": self.config.rows_per_batch, "shuffle": self.config.shuffle}
         return {"data": digest.hexdigest(), **order, "seed": self.config.seed}
-
-    def _tell(self, report: StepReport) -> None:
-        for observer in self._observers:
-            try:
-                observer(report)
-            except Exception:  # boundary: an observer's own code must not end a run
-                logger.exception("an observer failed at step %d; training goes on", report.step)
