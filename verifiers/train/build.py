@@ -37,14 +37,13 @@ from verifiers.train.engines.transfer import BroadcastTransfer, NcclGroup
 from verifiers.train.environments import Split
 from verifiers.train.evaluation import EvaluatedEnvironment, Evaluation
 from verifiers.train.flow import EnvironmentSource
-from verifiers.train.learner import Weights
+from verifiers.train.learner import Learner, Weights
 from verifiers.train.loop import AsyncLoop
 from verifiers.train.losses.cross_entropy import cross_entropy, learned_tokens
 from verifiers.train.models import Policy, find_device, load_policy
 from verifiers.train.players import Playing, Served, opened, options_of
-from verifiers.train.rows import Row
+from verifiers.train.replay import Recording
 from verifiers.train.run_folder import CHECKPOINTS, ROWS, WEIGHTS, RunFolder
-from verifiers.train.storage import write_rows
 from verifiers.train.trainer import TorchLearner
 from verifiers.train.weights import WeightFolders, checkpoint_tensors
 from verifiers.types import ClientConfig, SamplingArgs
@@ -118,7 +117,9 @@ async def built(
         if any(one.in_workers for one in [*config.env, *(one for one, _ in evaluated)]):
             endpoint = await _endpoint(config, sampler, renderer, ends)
         served = Served(SamplerClient(sampler, renderer), sampler.info().model, endpoint)
-        folders = WeightFolders(folder / WEIGHTS, durable=False) if _in_folders(config) else None
+        trained: Learner = learner
+        if _in_folders(config):
+            trained = _InFolders(learner, WeightFolders(folder / WEIGHTS, durable=False))
         sources, facts = [], []
         for one, place in zip(config.env, found, strict=True):
             source, playing = await _source(one, place, served, sampling, config, ends)
@@ -128,7 +129,7 @@ async def built(
         loop = AsyncLoop(
             sources,
             sampler,
-            _Beside(learner, folder / ROWS if config.log.save_rows else None, folders),
+            Recording(trained, folder / ROWS, ".jsonl") if config.log.save_rows else trained,
             make_algorithm(config.advantage, config.sampling.max_tokens),
             config.loop,
             sampling=sampling,
@@ -281,33 +282,20 @@ async def _endpoint(
     )
 
 
-class _Beside:
-    """The learner as the loop sees it: rows are kept, weights become folders, where that is asked for.
+class _InFolders:
+    """A learner whose weights become folders, for samplers in other processes."""
 
-    rows: folder of the rows of each step, in a file named after the version that they made. folders: for samplers in
-    other processes.
-    """
-
-    def __init__(self, learner: TorchLearner, rows: Path | None, folders: WeightFolders | None) -> None:
+    def __init__(self, learner: TorchLearner, folders: WeightFolders) -> None:
         self._learner = learner
-        self._rows = rows
         self._folders = folders
-        self.save, self.load = learner.save, learner.load
+        self.step, self.save, self.load = learner.step, learner.save, learner.load
 
     @property
     def version(self) -> int:
         """The learner's."""
         return self._learner.version
 
-    def step(self, rows: Sequence[Row]) -> dict[str, float]:
-        """One update. StoreError if rows are to be kept and can not be written."""
-        if self._rows is not None:
-            write_rows(self._rows / f"v{self.version + 1:08d}.jsonl", rows)
-        return self._learner.step(rows)
-
     def weights(self) -> Weights:
-        """The present weights: tensors, or in a folder."""
+        """The present weights, in a folder."""
         weights = self._learner.weights()
-        if self._folders is None:
-            return weights
         return self._folders.publish(weights.version, self._learner.policy.model, weights.tensors)

@@ -29,7 +29,7 @@ from verifiers.types import Outcome
 class Recording:
     """A `Learner` that keeps every batch it is given, before its step, in `folder`.
 
-    A file is named by the version that the batch was trained on: a run that goes on from a checkpoint writes the files
+    A file is named by the version that its batch is to make: a run that goes on from a checkpoint writes the files
     of the versions it repeats again, and a batch with nothing to train on is followed by the next of its version.
     """
 
@@ -46,7 +46,7 @@ class Recording:
     def step(self, rows: Sequence[Row]) -> dict[str, float]:
         """Keep the rows, then `Learner.step`. StoreError if they can not be written."""
         if rows:
-            write_rows(self._folder / f"{self.version:08d}{self._suffix}", rows)
+            write_rows(self._folder / f"v{self.version + 1:08d}{self._suffix}", rows)
         return self._learner.step(rows)
 
     def weights(self) -> Weights:
