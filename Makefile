@@ -18,7 +18,7 @@ export OPENBLAS_NUM_THREADS ?= 1
 export MKL_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: help setup demo hub check lint types contracts deps format test test-all test-most test-ray test-vllm test-differential test-matrix docs \
+.PHONY: help setup demo hub check lint types contracts deps format test test-all test-most test-ray test-train test-vllm test-differential test-matrix docs \
 	bench tidy clean
 
 help:  ## list the targets
@@ -109,8 +109,11 @@ test: $(VENV)/.dev $(VENV)/.train  ## the default test suite
 test-all: test-ray $(VENV)/.train  ## every test, the slow ones too; those on a Ray cluster first, since there is one
 	$(BIN)/pytest $(PARALLEL) -m 'not differential and not ray' $(ARGS)
 
-test-most: test-ray $(VENV)/.train  ## what CI runs: all but what takes minutes (kills at each point, real archives, the walk on PostgreSQL)
-	$(BIN)/pytest $(PARALLEL) -m 'not differential and not ray and not long' $(ARGS)
+test-most: test-ray $(VENV)/.train  ## what CI runs: all but what takes minutes (kills at each point, real archives) and the slow tests of training
+	$(BIN)/pytest $(PARALLEL) -m 'not differential and not ray and not long and not vllm and not (train and slow)' $(ARGS)
+
+test-train: $(VENV)/.train  ## every test of training, the slow ones too: more seeds, more models, several processes
+	$(BIN)/pytest $(PARALLEL) -m 'train and not vllm' $(ARGS)
 
 test-ray: $(VENV)/.ray  ## the tests on a Ray cluster of this machine
 	$(BIN)/pytest -m ray $(ARGS)
