@@ -32,6 +32,7 @@ WARM = 5
 def run(options: Options) -> Iterator[Case]:
     """A step, the way to reward 0.9, overlapping, rows."""
     steps = 8 if options.quick else 60
+    half = max(steps // 2, WARM + 3)
     runs = 1 if options.quick else min(options.runs, 5)
     ours: list[dict[str, Any]] = []
     peer: list[dict[str, Any]] = []
@@ -41,8 +42,8 @@ def run(options: Options) -> Iterator[Case]:
         ours.append(worker("ours", steps, seed))
         if options.peer:
             peer.append(worker("trl", steps, seed))
-        turns.append(step_s(worker("turns", steps // 2, seed)))
-        overlapped.append(step_s(worker("overlapped", steps // 2, seed)))
+        turns.append(step_s(worker("turns", half, seed)))
+        overlapped.append(step_s(worker("overlapped", half, seed)))
     yield median_case(
         "a step, synchronous", "CPU ms", [1e3 * step_s(one) for one in ours], [1e3 * step_s(one) for one in peer],
         must=times_less(1 / 0.7) if peer else None, aim=times_less(1 / 0.4) if peer else None,

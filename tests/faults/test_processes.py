@@ -21,6 +21,14 @@ from tests.support.mock_openai import MockOpenAI, hang, slow
 pytestmark = pytest.mark.slow  # each starts a process or two
 
 
+@pytest.fixture(autouse=True)
+def hearing_hangups():
+    """A process that ignores SIGHUP, as under nohup, hands that on to those it starts; these tests send it."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
 def endpoint(seconds: float = 0.0) -> MockOpenAI:
     """Answers with the question, after a while."""
     return MockOpenAI(lambda request: slow(request.json["messages"][-1]["content"], seconds), models=["m"])
