@@ -78,7 +78,8 @@ async def learn(
     seed: int = 0,
     observers: Sequence[Observer] = (),
 ) -> Curve:
-    """Groups of 8 rollouts, advantages by the group's standard deviation, everything else as by default.
+    """Groups of 8 rollouts, advantages by the group's standard deviation, truncated replies kept, groups without a
+    difference too; everything else as by default.
 
     apart: sample in a process beside this one. repeatable: without lag, nothing in a run depends on time, at the price
     of speed.
