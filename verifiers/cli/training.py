@@ -32,11 +32,9 @@ from verifiers.cli.training_view import shown_view
 from verifiers.errors import Error, ExitCode
 from verifiers.hub.ids import is_hub_id
 from verifiers.loops import run_to_end
-from verifiers.train.advantages import check_advantages
 from verifiers.train.config import EnvironmentConfig, TrainConfig
 from verifiers.train.config_files import to_file
 from verifiers.train.environments import Prepare, find, loaded
-from verifiers.train.losses.checks import check_loss
 from verifiers.train.observers.metrics_file import MetricsFile
 from verifiers.train.observers.open import open_observers
 from verifiers.train.plan import batch_figures, counted, on_hub, parameters
@@ -52,8 +50,6 @@ def train(line: Line, flags: TrainFlags, output: Output) -> ExitCode:
     """Train. Returns the exit code; errors that end the command come out."""
     output.verbose = flags.verbose
     config = config_of(TrainConfig, line, flags)
-    check_loss(config.loss)
-    check_advantages(config.advantage, config.sampling.max_tokens)
     from_hub = on_hub(config.model.path)
     if flags.dry_run:
         return dry_run(config, flags, output)

@@ -30,11 +30,8 @@ Place = tuple[str | int, ...]
 
 
 def load_config(files: Iterable[str | Path], overrides: Sequence[str] = ()) -> TrainConfig:
-    """The configuration of a run of `vf-train`. See `read_config`; losses and advantages are checked as well."""
-    config = read_config(TrainConfig, files, overrides)
-    check_loss(config.loss)
-    check_advantages(config.advantage, config.sampling.max_tokens)
-    return config
+    """The configuration of a run of `vf-train`. See `read_config`."""
+    return read_config(TrainConfig, files, overrides)
 
 
 def read_config(model: type[Config], files: Iterable[str | Path], overrides: Sequence[str] = ()) -> Config:
@@ -48,9 +45,13 @@ def read_config(model: type[Config], files: Iterable[str | Path], overrides: Seq
     for override in overrides:
         draft.override(override)
     try:
-        return model.model_validate(draft.values)
+        config = model.model_validate(draft.values)
     except ValidationError as error:
         raise _explained(error, draft, model) from error
+    if isinstance(config, TrainConfig):
+        check_loss(config.loss)
+        check_advantages(config.advantage, config.sampling.max_tokens)
+    return config
 
 
 class _Draft:
