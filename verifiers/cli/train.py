@@ -1,7 +1,7 @@
 """`vf-train`: train a model on environments by reinforcement learning, show how it goes, keep everything.
 
 Settings are those of `verifiers.train.config`, from files and as `section.name=value`; the flags here say what to do
-with them. Running is `verifiers.cli.training`, and what runs `verifiers.train`.
+with them. Running is `verifiers.cli.train_session`, and what runs `verifiers.train`.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def _command(arguments: list[str], output: Output) -> ExitCode:
             hint="Name a file (vf-train rl.toml), or the model and an environment: "
             "vf-train model.path=FOLDER env=my-env",
         )
-    from verifiers.cli.training import train  # loads pydantic
+    from verifiers.cli.train_session import train  # loads pydantic
 
     return train(line, request.flags, output)
 
