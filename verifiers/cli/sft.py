@@ -7,42 +7,23 @@ what to do with them. Running is `verifiers.cli.sft_session`, and what runs `ver
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Annotated, NamedTuple
 
 from cyclopts import App, Parameter
 
 from verifiers.cli.frame import framed, package_version, parsed, start
 from verifiers.cli.output import Output
-from verifiers.cli.training_line import line_of, settings_of, with_bare_resume
+from verifiers.cli.training_line import Flags, line_of, settings_of, with_bare_resume
 from verifiers.errors import ConfigError, ExitCode
 
-
-def _flag(text: str, letter: str | None = None) -> Parameter:
-    return Parameter(alias=letter, help=text, negative="", show_default=False)
-
-
-@Parameter(name="*")
-@dataclass(frozen=True, slots=True)
-class SftFlags:
-    """What was given beside settings."""
-
-    output: Annotated[str | None, _flag("Folder of the run [outputs/sft].", "-o")] = None
-    resume: Annotated[
-        str | None, _flag("Continue the run in `output` from its last checkpoint, or that in --resume FOLDER.", "-R")
-    ] = None
-    force: Annotated[bool, _flag("Resume although the model is another one.")] = False
-    dry_run: Annotated[bool, _flag("Print every setting; read and train nothing.")] = False
-    json: Annotated[bool, _flag("One JSON object a line on stdout, the last a summary.")] = False
-    disable_tui: Annotated[bool, _flag("Plain lines instead of a live display.", "-d")] = False
-    verbose: Annotated[bool, _flag("Show tracebacks and the whole log.", "-v")] = False
+NOTHING_GIVEN = Flags()
 
 
 class Request(NamedTuple):
     """A parsed command line: files and settings as they stood there."""
 
     targets: tuple[str, ...]
-    flags: SftFlags
+    flags: Flags
 
 
 app = App(
@@ -67,7 +48,7 @@ app = App(
 @app.default
 def parse(
     *targets: Annotated[str, Parameter(help="TOML files, and settings as section.name=value.")],
-    flags: SftFlags = SftFlags(),  # frozen, and cyclopts wants a default instance
+    flags: Flags = NOTHING_GIVEN,  # cyclopts wants a default instance
 ) -> Request:
     return Request(targets, flags)
 

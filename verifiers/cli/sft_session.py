@@ -14,12 +14,12 @@ import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from verifiers.cli.interrupts import interruptible
 from verifiers.cli.output import Output, log_file
 from verifiers.cli.training_end import LOSSES, finish, write_curve
-from verifiers.cli.training_line import Line
+from verifiers.cli.training_line import Flags, Line
 from verifiers.cli.training_record import (
     FROM_HUB,
     RunRecord,
@@ -39,11 +39,8 @@ from verifiers.train.plan import on_hub
 from verifiers.train.report import Observer, StepReport
 from verifiers.train.run_folder import CHECKPOINTS, LOG, METRICS, RunFolder
 
-if TYPE_CHECKING:
-    from verifiers.cli.sft import SftFlags
 
-
-def train(line: Line, flags: SftFlags, output: Output) -> ExitCode:
+def train(line: Line, flags: Flags, output: Output) -> ExitCode:
     """Train. Returns the exit code; errors that end the command come out."""
     output.verbose = flags.verbose
     config = config_of(SftConfig, line, flags)
@@ -67,7 +64,7 @@ def train(line: Line, flags: SftFlags, output: Output) -> ExitCode:
 class _Session:
     """State of one call."""
 
-    def __init__(self, config: SftConfig, flags: SftFlags, output: Output) -> None:
+    def __init__(self, config: SftConfig, flags: Flags, output: Output) -> None:
         self.config = config
         self.flags = flags
         self.output = output

@@ -14,30 +14,17 @@ from cyclopts import App, Parameter
 
 from verifiers.cli.frame import framed, package_version, parsed, start
 from verifiers.cli.output import Output
-from verifiers.cli.training_line import line_of, settings_of, with_bare_resume
+from verifiers.cli.training_line import Flags, flag, line_of, settings_of, with_bare_resume
 from verifiers.errors import ConfigError, ExitCode
-
-
-def _flag(text: str, letter: str | None = None) -> Parameter:
-    return Parameter(alias=letter, help=text, negative="", show_default=False)
 
 
 @Parameter(name="*")
 @dataclass(frozen=True, slots=True)
-class TrainFlags:
+class TrainFlags(Flags):
     """What was given beside settings."""
 
-    output: Annotated[str | None, _flag("Folder of the run [outputs/train].", "-o")] = None
-    resume: Annotated[
-        str | None, _flag("Continue the run in `output` from its last checkpoint, or that in --resume FOLDER.", "-R")
-    ] = None
-    force: Annotated[bool, _flag("Resume although the model or an environment is another one.")] = False
-    env_dir_path: Annotated[str, _flag("Folder of local environments [./environments].")] = "./environments"
-    hub_url: Annotated[str | None, _flag("Hub of ids with an owner [VF_HUB_URL, or the settings].")] = None
-    dry_run: Annotated[bool, _flag("Print every setting, and what would be run; train nothing.")] = False
-    json: Annotated[bool, _flag("One JSON object a line on stdout, the last a summary.")] = False
-    disable_tui: Annotated[bool, _flag("Plain lines instead of a live display.", "-d")] = False
-    verbose: Annotated[bool, _flag("Show tracebacks and the whole log.", "-v")] = False
+    env_dir_path: Annotated[str, flag("Folder of local environments [./environments].")] = "./environments"
+    hub_url: Annotated[str | None, flag("Hub of ids with an owner [VF_HUB_URL, or the settings].")] = None
 
 
 class Request(NamedTuple):

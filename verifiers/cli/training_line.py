@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Annotated
+
+from cyclopts import Parameter
 
 from verifiers.errors import ConfigError
 
@@ -15,21 +17,25 @@ HERE = "."
 """What a bare --resume stands for: the run in the configuration's `output`."""
 
 
-class Flags(Protocol):
-    """The flags of both commands."""
+def flag(text: str, letter: str | None = None) -> Parameter:
+    """A flag with its line of help."""
+    return Parameter(alias=letter, help=text, negative="", show_default=False)
 
-    @property
-    def output(self) -> str | None: ...
-    @property
-    def resume(self) -> str | None: ...
-    @property
-    def force(self) -> bool: ...
-    @property
-    def dry_run(self) -> bool: ...
-    @property
-    def disable_tui(self) -> bool: ...
-    @property
-    def verbose(self) -> bool: ...
+
+@Parameter(name="*")
+@dataclass(frozen=True, slots=True)
+class Flags:
+    """What both commands take beside settings."""
+
+    output: Annotated[str | None, flag("Folder of the run [the setting `output`].", "-o")] = None
+    resume: Annotated[
+        str | None, flag("Continue the run in `output` from its last checkpoint, or that in --resume FOLDER.", "-R")
+    ] = None
+    force: Annotated[bool, flag("Resume although the model, or an environment, is another one.")] = False
+    dry_run: Annotated[bool, flag("Print every setting, and what would be run; train nothing.")] = False
+    json: Annotated[bool, flag("One JSON object a line on stdout, the last a summary.")] = False
+    disable_tui: Annotated[bool, flag("Plain lines instead of a live display.", "-d")] = False
+    verbose: Annotated[bool, flag("Show tracebacks and the whole log.", "-v")] = False
 
 
 @dataclass(frozen=True, slots=True)
