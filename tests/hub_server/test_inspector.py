@@ -65,6 +65,16 @@ def a_pipe(folder):
     return folder / "upload"
 
 
+def opened_while_stopped(pipe, pid):
+    """The pipe's other end, if the process has come to it; it is stopped, so that it does not find out and go on."""
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        return os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
+    except OSError:  # nobody reads it yet
+        os.kill(pid, signal.SIGCONT)
+        return None
+
+
 # --- the same verdicts --------------------------------------------------------------------------------------------
 
 
@@ -252,9 +262,10 @@ def test_a_process_that_is_killed_at_a_file_is_replaced(inspector, tmp_path):
     asking = threading.Thread(target=lambda: refused.append(code_of(inspector, pipe)))
     asking.start()
     pid = until(worker_pids)[0]
-    with pipe.open("wb"):  # opens once the process has opened its end
-        os.kill(pid, signal.SIGKILL)
-        asking.join()
+    end = until(lambda: opened_while_stopped(pipe, pid))
+    os.kill(pid, signal.SIGKILL)
+    asking.join()
+    os.close(end)
     assert refused == ["inspection-failed"]
     good = write_wheel(tmp_path)
     assert inspector.inspect(good, good.name, Policy()).name == "demo-env"
