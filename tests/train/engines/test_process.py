@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import aiohttp
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -37,6 +38,12 @@ def is_alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
+
+
+async def sampled_by(url: str) -> int:
+    """How many tokens a server has sampled."""
+    async with aiohttp.ClientSession() as session, session.get(f"{url}/health") as answer:
+        return (await answer.json())["sampled"]
 
 
 async def gone(pid: int) -> None:
@@ -70,10 +77,12 @@ class TestOverOurServer(SamplerContract):
             await sampler.update_weights(folder, 0)
             yield sampler
 
-    async def test_an_update_in_mid_reply_is_seen_in_versions(self, sampler, other_weights) -> None:
+    async def test_an_update_in_mid_reply_is_seen_in_versions(self, sampler, server, other_weights) -> None:
         """Tokens of the old weights first, then of the new ones, and the logprobs are those of each."""
+        before = await sampled_by(server.url)
         running = asyncio.create_task(sampler.generate(PROMPT, LONG))
-        await sampler.generate([1, 2, 3], {"max_tokens": 2})
+        while await sampled_by(server.url) == before:
+            pass
         await sampler.update_weights(other_weights, 1)
         reply = await running
         split = reply.versions.index(1)

@@ -34,7 +34,8 @@ Control
                                 place of the one before, for every request
     GET  /weight_info           → {"weight_version": "3"}
     GET  /v1/models             data[0]: {id, owned_by: "verifiers", max_model_len, vocabulary, version}
-    GET  /health                200 {"status": "ok"}, or 503 with the error that ended the engine
+    GET  /health                200 {"status": "ok"} and what `TorchEngine.load` tells (running, waiting, sampled, fed),
+                                or 503 with the error that ended the engine
 
 Errors are {"error": {message, type, code}}: 400 for what the caller can mend (a prompt that does not fit is told in
 vLLM's words), 404 for another model, 503 when the engine has failed.
@@ -44,7 +45,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -259,7 +260,8 @@ class SamplerServer:
         failure: Error | None = getattr(self.sampler, "failure", None)
         if failure is not None:
             raise failure
-        return {"status": "ok"}
+        load: Callable[[], dict[str, int]] = getattr(self.sampler, "load", dict)
+        return {"status": "ok", **load()}
 
     async def _body(self, request: web.Request) -> dict[str, Any]:
         try:
