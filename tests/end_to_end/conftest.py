@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 from uv import find_uv_bin
 
+from tests.support.hub import running_hub
 from tests.support.mock_openai import MockOpenAI
 from tests.support.variables import variables as environment
 from verifiers.rollouts.workers.wheels import our_source
@@ -30,6 +31,20 @@ def load_environment(**kwargs):
 def sdk(tmp_path_factory):
     """The wheel of this checkout, built with uv as a release would be."""
     return asyncio.run(our_source().wheel(tmp_path_factory.mktemp("sdk")))
+
+
+@pytest.fixture(scope="session")
+def sqlite_hub(tmp_path_factory):
+    """A hub of these tests alone: it serves this checkout's wheel, and others are served a wheel of their own."""
+    with running_hub(tmp_path_factory.mktemp("hub")) as hub:
+        yield hub
+
+
+@pytest.fixture(scope="session")
+def postgresql_hub(tmp_path_factory, postgresql):
+    """The same on PostgreSQL."""
+    with running_hub(tmp_path_factory.mktemp("hub"), database_url=postgresql()) as hub:
+        yield hub
 
 
 @pytest.fixture
