@@ -14,7 +14,9 @@
     │   └── SpentError                      the rollout has spent what it may
     ├── ToolError
     │   ├── ToolParseError                  the arguments of a tool call cannot be read
-    │   └── ToolCallError                   the tool raised
+    │   ├── ToolCallError                   the tool raised
+    │   └── SandboxPathError                a path in a sandbox is not what was asked for
+    │       └── SandboxFileNotFoundError
     ├── InfraError                      something between us and the model or the sandbox broke
     │   ├── TunnelError
     │   ├── WorkerDiedError                 a worker process ended or hung
@@ -24,7 +26,11 @@
     │   │   └── ToolServerStartError            it never answered; ends the run
     │   └── SandboxError
     │       ├── SandboxCreationError
+    │       │   └── SandboxUnsupportedError         asked for what the provider cannot give; ends the run
     │       ├── SandboxNotReadyError
+    │       ├── SandboxBusyError                no room now; `retry_after`
+    │       ├── SandboxUnreachableError         no way to it at present; it may live
+    │       ├── SandboxDiedError                it is gone for good
     │       └── BrowserSandboxError
     ├── EnvironmentCodeError            an environment's own code raised
     ├── InvalidTaskError                an environment declares that a task is unfit
@@ -236,6 +242,16 @@ class ToolCallError(ToolError):
     """The tool raised."""
 
 
+class SandboxPathError(ToolError):
+    """A path in a sandbox is not what was asked for: a directory, a special file, no permission, no space left."""
+
+    hint = "See the message: the path is inside the sandbox."
+
+
+class SandboxFileNotFoundError(SandboxPathError, FileNotFoundError):
+    """There is no such file in the sandbox."""
+
+
 class InfraError(Error):
     """Something between the rollout and its model or sandbox broke."""
 
@@ -296,8 +312,41 @@ class SandboxCreationError(SandboxError):
     """A sandbox could not be created."""
 
 
+class SandboxUnsupportedError(SandboxCreationError):
+    """What a specification asks for cannot be given here; the message names it and what was found."""
+
+    retryable = False
+    fatal = True
+    attribution = "user"
+    exit_code = ExitCode.USAGE
+    hint = "vf-sandbox doctor shows what works here and how to get the rest."
+
+
 class SandboxNotReadyError(SandboxError):
     """A sandbox was created but did not become ready in time."""
+
+
+class SandboxBusyError(SandboxError):
+    """The provider has no room for it now. `retry_after` is in seconds, None if not told."""
+
+    hint = "Lower the concurrency (-c), or add nodes."
+
+    def __init__(self, *args: object, retry_after: float | None = None, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.retry_after = retry_after
+
+
+class SandboxUnreachableError(SandboxError):
+    """The connection to a sandbox or its node broke, or nothing answers in time. The sandbox may live."""
+
+    exit_code = ExitCode.UNAVAILABLE
+    hint = "Check that the node runs and can be reached."
+
+
+class SandboxDiedError(SandboxError):
+    """A sandbox is gone for good, or its own first process is: whatever ran in it has ended."""
+
+    hint = "Let failed rollouts be tried again (--max-retries); the log tells what ended it, where that is known."
 
 
 class BrowserSandboxError(SandboxError):

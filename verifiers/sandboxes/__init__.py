@@ -1,0 +1,1 @@
+"""Isolated execution of code that a model wrote: one interface, several providers."""
