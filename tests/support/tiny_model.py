@@ -84,3 +84,33 @@ def save_tiny(folder: Path, kind: str = "qwen2", seed: int = 0, **changes: Any) 
     tiny_model(kind, seed, **changes).save_pretrained(folder)
     tiny_tokenizer().save_pretrained(folder)
     return folder
+
+
+def write_gguf(path: Path, model: Any) -> None:
+    """The tiny model in llama.cpp's format, with a tokenizer of bytes."""
+    import gguf
+    import numpy as np
+
+    config, writer = model.config, gguf.GGUFWriter(path, "qwen2")
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_rope_freq_base(10000.0)
+    writer.add_vocab_size(config.vocab_size)
+    vocabulary = {**tiny_tokenizer().get_vocab(), "ab": 259}
+    writer.add_tokenizer_model("gpt2")
+    writer.add_token_list(sorted(vocabulary, key=vocabulary.__getitem__))
+    writer.add_token_merges(["a b"])
+    writer.add_eos_token_id(256)
+    writer.add_pad_token_id(257)
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.QWEN2, config.num_hidden_layers)
+    for name, value in model.named_parameters():
+        writer.add_tensor(names.get_name(name, (".weight", ".bias")), value.detach().numpy().astype(np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()

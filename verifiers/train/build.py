@@ -14,7 +14,6 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from transformers.utils.logging import disable_progress_bar
@@ -111,7 +110,7 @@ async def built(
         "max_tokens": config.sampling.max_tokens,
     }
     async with AsyncExitStack() as ends:
-        sampler = await _sampler(config, learner, folder, ends)
+        sampler = await _sampler(config, learner, ends)
         renderer = TokenizerRenderer(learner.policy.tokenizer, sampler.info().context)
         endpoint = None
         if any(one.in_workers for one in [*config.env, *(one for one, _ in evaluated)]):
@@ -197,15 +196,13 @@ def _facts(one: EnvironmentConfig, playing: Playing) -> dict[str, Any]:
 # --- the sampler ------------------------------------------------------------------------------------------------
 
 
-async def _sampler(
-    config: TrainConfig, learner: TorchLearner, folder: RunFolder, ends: AsyncExitStack
-) -> Sampler:
+async def _sampler(config: TrainConfig, learner: TorchLearner, ends: AsyncExitStack) -> Sampler:
     if config.sampler.kind == "inproc":
         engine = _engine(config, learner.policy)
         ends.push_async_callback(engine.close)
         return engine
     if config.sampler.kind == "process":
-        return await ends.enter_async_context(_process(config, learner.policy, folder))
+        return await ends.enter_async_context(_process(config, learner.policy))
     transfer = None
     if config.sampler.transfer == "nccl":
         transfer = BroadcastTransfer(NcclGroup, named=partial(checkpoint_tensors, learner.policy.model))
@@ -232,16 +229,11 @@ def _engine(config: TrainConfig, policy: Policy) -> TorchEngine:
     )
 
 
-def _process(config: TrainConfig, policy: Policy, folder: RunFolder) -> ProcessSampler:
-    """An engine in a process beside this one. What is no folder in Hugging Face's layout is written as one first."""
+def _process(config: TrainConfig, policy: Policy) -> ProcessSampler:
+    """An engine in a process beside this one."""
     own = _sampled(config)
-    path = Path(own.path)
-    if not (path / "config.json").is_file():
-        path = folder / WEIGHTS / "base"
-        load_policy(own.model_copy(update={"device": "cpu"})).model.save_pretrained(path)
-        policy.tokenizer.save_pretrained(path)
     return ProcessSampler(
-        path,
+        own.path,
         max_batch=config.sampler.max_batch,
         max_context=config.sampler.max_context,
         dtype=own.dtype,

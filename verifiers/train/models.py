@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import copy
+import importlib.util
 import os
 import warnings
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from typing import Any
 
 from verifiers.errors import ConfigError, MissingExtraError
 from verifiers.train.config import ModelConfig
+from verifiers.train.plan import on_hub
 
 try:
     import torch
@@ -27,6 +29,9 @@ try:
     from verifiers.train.routers import Routers
 except ImportError as error:
     raise MissingExtraError("train", "Training") from error
+
+
+WHERE = "A model is a folder with config.json, weights and tokenizer, a .gguf file, or a name on the Hugging Face Hub."
 
 
 @dataclass(slots=True)
@@ -79,19 +84,36 @@ def load_policy(config: ModelConfig, *, reference: bool = False, device: str | N
     on such a device.
     """
     where = find_device(device or config.device)
+    model, tokenizer = load_model(config.path, where, config.dtype, _attention(config, where))
+    return policy_of(model, config, tokenizer, reference=reference, seed=seed)
+
+
+def load_model(path: str, device: Any, dtype: str = "auto", attention_by: str = "sdpa") -> tuple[Any, Any]:
+    """Model, on its device, and tokenizer: of a folder or name in Hugging Face's layout, or of a GGUF file.
+
+    dtype: "auto" takes that of the files. ConfigError if there is no such model, or if what is there is no whole one:
+    weights that files lack would begin as random numbers.
+    """
     attention.register()
-    options = {"dtype": getattr(torch, config.dtype), "attn_implementation": _attention(config, where)}
-    source, files = _source(config.path)
+    source, files = _source(path)
     try:
-        model = transformers.AutoModelForCausalLM.from_pretrained(source, **files, **options)
+        model, told = transformers.AutoModelForCausalLM.from_pretrained(
+            source, **files, dtype=dtype, attn_implementation=attention_by, output_loading_info=True
+        )
         tokenizer = transformers.AutoTokenizer.from_pretrained(source, **files)
-    except (OSError, ValueError, ImportError, RuntimeError, KeyError) as error:
+    except torch.OutOfMemoryError as error:
         raise ConfigError(
-            f"no model could be loaded from {config.path!r}: {_first_line(error)}",
-            hint="Set model.path to a folder with config.json, weights and tokenizer, to a .gguf file, or to a name "
-            "on the Hugging Face Hub.",
+            f"the model in {path} does not fit into memory: {_first_line(error)}",
+            hint="Take a smaller one, model.dtype=bfloat16, or a machine with more.",
         ) from error
-    return policy_of(model.to(where), config, tokenizer, reference=reference, seed=seed)
+    except Exception as error:  # boundary: what stands in files decides what their readers raise, of a dozen libraries
+        raise ConfigError(f"no model could be loaded from {path!r}: {_first_line(error)}", hint=WHERE) from error
+    if missing := sorted(told["missing_keys"]):
+        raise ConfigError(
+            f"no model could be loaded from {path!r}: its files lack {len(missing)} weights (such as {missing[0]})",
+            hint="Copy it again, whole; an adapter is merged into its model first (PEFT's merge_and_unload).",
+        )
+    return model.to(device), tokenizer
 
 
 def policy_of(
@@ -128,22 +150,35 @@ def find_device(name: str) -> Any:
 
 
 def _attention(config: ModelConfig, device: Any) -> str:
-    if config.attention != "auto":
-        return config.attention
     from transformers.utils import is_flash_attn_2_available
 
+    half = config.dtype in {"bfloat16", "float16"}
+    if config.attention == "flash_attention_2":
+        lacking = [
+            (device.type == "cuda", f"this is a {device.type.upper()}, not a GPU of NVIDIA or AMD"),
+            (half, f"model.dtype is {config.dtype}, and its kernels take bfloat16 and float16"),
+            (is_flash_attn_2_available(), "the package flash-attn is not installed"),
+        ]
+        if why := next((why for met, why in lacking if not met), None):
+            raise ConfigError(
+                f"model.attention is flash_attention_2, and {why}",
+                hint='model.attention = "auto" takes what there is.',
+            )
+    if config.attention != "auto":
+        return config.attention
     if device.type != "cuda":
         return "sdpa"
-    half = config.dtype in {"bfloat16", "float16"}
     return "flash_attention_2" if half and is_flash_attn_2_available() else attention.NAME
 
 
 def _source(path: str) -> tuple[str, dict[str, str]]:
     if not path:
-        raise ConfigError(
-            "model.path is not set", hint="A folder in Hugging Face's layout, a name there, or a GGUF file."
-        )
+        raise ConfigError("model.path is not set", hint=WHERE)
+    if on_hub(path):
+        return path, {}
     if path.endswith(".gguf"):
+        if importlib.util.find_spec("gguf") is None:
+            raise MissingExtraError("train", "A GGUF file")
         return str(Path(path).parent), {"gguf_file": Path(path).name}
     return path, {}
 

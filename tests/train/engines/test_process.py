@@ -13,7 +13,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from tests.support.tiny_model import save_tiny, tiny_model  # noqa: E402
+from tests.support.tiny_model import save_tiny, tiny_model, write_gguf  # noqa: E402
 from tests.train.engines.contract import CONTEXT, PARAMS, PROMPT, SamplerContract, logprobs_of, reference  # noqa: E402
 from verifiers.errors import ConfigError, WorkerDiedError  # noqa: E402
 from verifiers.train.engines import process  # noqa: E402
@@ -151,13 +151,33 @@ async def test_the_process_ends_when_its_parent_is_killed(folder) -> None:
             os.kill(fork, signal.SIGKILL)
 
 
+@pytest.mark.slow
+async def test_a_gguf_file_is_served_as_the_trainer_loads_it(tmp_path) -> None:
+    """It samples with the logprobs of the model that was written."""
+    pytest.importorskip("gguf")
+    model = tiny_model(vocab_size=260).eval()
+    write_gguf(tmp_path / "tiny.gguf", model)
+    async with ProcessSampler(tmp_path / "tiny.gguf", max_context=CONTEXT) as sampler:
+        reply = await sampler.generate(PROMPT, PARAMS)
+    expected = logprobs_of(model, PROMPT, reply.tokens, PARAMS["temperature"])
+    assert reply.logprobs == pytest.approx(expected, abs=1e-4)
+
+
+def torn(folder: Path) -> Path:
+    """The model with half of its weights' file."""
+    file = folder / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-1000])
+    return folder
+
+
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda folder: folder / "nowhere", "there is no folder"),
-        (lambda folder: folder, "does not load"),
+        (lambda folder: folder / "nowhere", "there is no model"),
+        (lambda folder: folder, "no model could be loaded"),
+        (lambda folder: torn(save_tiny(folder)), "no model could be loaded"),
     ],
-    ids=["missing", "empty"],
+    ids=["missing", "empty", "torn"],
 )
 @pytest.mark.slow
 async def test_a_process_that_does_not_come_up_says_why(tmp_path, make, said) -> None:

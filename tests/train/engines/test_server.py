@@ -219,5 +219,5 @@ async def test_the_command_ends_in_order_or_says_why_not(tmp_path: Path) -> None
     assert (await asyncio.to_thread(good.communicate))[0] == ""
     assert good.returncode == 0
     out, _ = await asyncio.to_thread(wrong.communicate)
-    assert "there is no folder" in json.loads(out)["error"]
+    assert "there is no model" in json.loads(out)["error"]
     assert wrong.returncode != 0

@@ -5,12 +5,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from tests.support.tiny_model import save_tiny, tiny_model, tiny_tokenizer  # noqa: E402
+from tests.support.tiny_model import save_tiny, tiny_model, tiny_tokenizer, write_gguf  # noqa: E402
 from tests.train.trainer.rows_for_tests import eight_rows, make_row  # noqa: E402
 from verifiers.errors import ConfigError  # noqa: E402
 from verifiers.train.config import LoraConfig, LossConfig, ModelConfig, TrainerConfig  # noqa: E402
@@ -33,35 +32,6 @@ def test_a_folder_is_loaded_in_the_type_asked_for(tmp_path: Path, kind: str, dty
     assert len(policy.routers) == (2 if kind == "qwen3_moe" else 0)
 
 
-def write_gguf(path: Path, model: Any) -> None:
-    """The tiny model in llama.cpp's format, with a tokenizer of bytes."""
-    import gguf
-
-    config, writer = model.config, gguf.GGUFWriter(path, "qwen2")
-    writer.add_context_length(config.max_position_embeddings)
-    writer.add_embedding_length(config.hidden_size)
-    writer.add_block_count(config.num_hidden_layers)
-    writer.add_feed_forward_length(config.intermediate_size)
-    writer.add_head_count(config.num_attention_heads)
-    writer.add_head_count_kv(config.num_key_value_heads)
-    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    writer.add_rope_freq_base(10000.0)
-    writer.add_vocab_size(config.vocab_size)
-    vocabulary = {**tiny_tokenizer().get_vocab(), "ab": 259}
-    writer.add_tokenizer_model("gpt2")
-    writer.add_token_list(sorted(vocabulary, key=vocabulary.__getitem__))
-    writer.add_token_merges(["a b"])
-    writer.add_eos_token_id(256)
-    writer.add_pad_token_id(257)
-    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.QWEN2, config.num_hidden_layers)
-    for name, value in model.named_parameters():
-        writer.add_tensor(names.get_name(name, (".weight", ".bias")), value.detach().numpy().astype(np.float32))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-
-
 def test_a_gguf_file_is_loaded(tmp_path: Path) -> None:
     """The same logits as the model that was written: what llama.cpp serves can be trained."""
     pytest.importorskip("gguf")
@@ -75,7 +45,8 @@ def test_a_gguf_file_is_loaded(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("path", "said"),
-    [("", "model.path is not set"), ("here/is/nothing", "no model could be loaded"), ("x.gguf", "no model could be")],
+    [("", "model.path is not set"), ("here/is/nothing", "there is no model"), ("x.gguf", "there is no model")]
+    + [("nobody/nothing", "no model could be loaded")],
 )
 def test_where_there_is_no_model_the_setting_is_named(path: str, said: str, monkeypatch: Any) -> None:
     """A ConfigError with what was asked for and what would do, not a library's traceback."""
@@ -83,6 +54,63 @@ def test_where_there_is_no_model_the_setting_is_named(path: str, said: str, monk
     with pytest.raises(ConfigError, match=said) as caught:
         load_policy(ModelConfig(path=path, device="cpu"))
     assert "GGUF" in str(caught.value.hint) or ".gguf" in str(caught.value.hint)
+
+
+def cut(path: Path) -> None:
+    """Take a third of a file away."""
+    whole = path.read_bytes()
+    path.write_bytes(whole[: 2 * len(whole) // 3])
+
+
+def without_a_layer(folder: Path) -> None:
+    """Take a tensor out of a file that stays a whole one."""
+    from safetensors.torch import load_file, save_file
+
+    tensors = load_file(str(folder / "model.safetensors"))
+    tensors.pop(min(name for name in tensors if "layers" in name))
+    save_file(tensors, str(folder / "model.safetensors"), {"format": "pt"})
+
+
+DAMAGE: dict[str, tuple[Any, str]] = {
+    "weights": (lambda folder: cut(folder / "model.safetensors"), "no model could be loaded"),
+    "other-bytes": (lambda folder: (folder / "model.safetensors").write_bytes(b"x" * 4096), "no model could be loaded"),
+    "empty-weights": (lambda folder: (folder / "model.safetensors").write_bytes(b""), "no model could be loaded"),
+    "no-weights": (lambda folder: (folder / "model.safetensors").unlink(), "no model could be loaded"),
+    "a-layer": (without_a_layer, r"lack 1 weights \(such as"),
+    "config": (lambda folder: cut(folder / "config.json"), "no model could be loaded"),
+    "tokenizer": (lambda folder: cut(folder / "tokenizer.json"), "no model could be loaded"),
+    "other-tokenizer": (lambda folder: (folder / "tokenizer.json").write_text("{}"), "no model could be loaded"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_model_is_refused_whatever_of_it_is_damaged(tmp_path: Path, damage: str) -> None:
+    """With what is wrong and where; never with a random layer in place of what is missing."""
+    folder = save_tiny(tmp_path / "model")
+    harm, said = DAMAGE[damage]
+    harm(folder)
+    with pytest.raises(ConfigError, match=said) as caught:
+        load_policy(ModelConfig(path=str(folder), device="cpu"))
+    assert str(folder) in str(caught.value) and caught.value.hint
+
+
+def test_a_damaged_gguf_file_is_refused(tmp_path: Path) -> None:
+    """As a folder is."""
+    pytest.importorskip("gguf")
+    file = tmp_path / "tiny.gguf"
+    write_gguf(file, tiny_model(vocab_size=260))
+    cut(file)
+    with pytest.raises(ConfigError, match="no model could be loaded"):
+        load_policy(ModelConfig(path=str(file), device="cpu"))
+
+
+@pytest.mark.parametrize(("dtype", "why"), [("float32", "this is a CPU"), ("bfloat16", "this is a CPU")])
+def test_attention_that_there_is_not_is_told_as_that(tmp_path: Path, dtype: Any, why: str) -> None:
+    """The setting is named, and what would do; not the model's path."""
+    asked = ModelConfig(path=str(save_tiny(tmp_path)), attention="flash_attention_2", dtype=dtype, device="cpu")
+    with pytest.raises(ConfigError, match=f"model.attention is flash_attention_2, and {why}") as caught:
+        load_policy(asked)
+    assert "auto" in str(caught.value.hint)
 
 
 def test_a_device_that_is_not_there() -> None:

@@ -47,13 +47,13 @@ PREFIX = "verifiers-weights-"
 class ProcessSampler:
     """A `verifiers.clients.sampler.Sampler`; a context manager. Used from one event loop.
 
-    folder: the model and its tokenizer. version: of the policy that it holds. threads: of torch in the process. The
-    others are those of `verifiers.train.engines.torch_engine.TorchEngine`.
+    model: a folder, a name or a GGUF file, as `model.path`. version: of the policy that it is. threads: of torch in
+    the process. The others are those of `verifiers.train.engines.torch_engine.TorchEngine`.
     """
 
     def __init__(
         self,
-        folder: str | os.PathLike[str],
+        model: str | os.PathLike[str],
         *,
         max_batch: int = 64,
         max_context: int = 4096,
@@ -71,7 +71,7 @@ class ProcessSampler:
         values |= {"version": version, "seed": seed, "threads": threads}
         switches = {"deterministic": deterministic, "record-routes": record_routes, "recompute-cache": recompute_cache}
         self._arguments = [
-            str(folder),
+            str(model),
             "--lifeline",
             *(f"--{name}={value}" for name, value in values.items()),
             *(f"--{name}" for name, value in switches.items() if value),

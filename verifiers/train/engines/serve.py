@@ -1,4 +1,4 @@
-"""`python -m verifiers.train.engines.serve FOLDER`: our engine as a server of its own.
+"""`python -m verifiers.train.engines.serve MODEL`: our engine as a server of its own.
 
 The first line on stdout is JSON, {"url": …, "model": …, "pid": …}, once it answers; or {"error": …, "hint": …} if it
 cannot start. With `--lifeline` it ends when its stdin is closed, and so with the process that started it, however that
@@ -16,11 +16,10 @@ import signal
 import sys
 import threading
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from verifiers.clients.local import TokenizerRenderer
-from verifiers.errors import ConfigError, Error, MissingExtraError
+from verifiers.errors import Error, MissingExtraError
 from verifiers.train.engines.server import SamplerServer
 
 PARENT_S = 0.5
@@ -43,15 +42,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m verifiers.train.engines.serve", description=__doc__)
     add = parser.add_argument
-    add("folder", type=Path, help="a model and its tokenizer, as save_pretrained writes them")
+    add("model", help="a folder in Hugging Face's layout, a .gguf file, or a name on the Hub")
     add("--host", default="127.0.0.1")
     add("--port", type=int, default=0, help="0 takes a free one")
     add("--name", default="policy", help="of the model in requests")
     add("--max-batch", type=int, default=64, help="sequences that are decoded together")
     add("--max-context", type=int, default=4096, help="tokens of one sequence")
-    add("--dtype", default="auto", help="float32, bfloat16, float16, float64; auto takes the folder's")
+    add(
+        "--dtype",
+        default="auto",
+        choices=["auto", "float32", "bfloat16", "float16", "float64"],
+        help="auto takes that of the files",
+    )
     add("--device", default="auto", help="auto takes a GPU if there is one")
-    add("--version", type=int, default=0, help="of the policy that the folder holds")
+    add("--version", type=int, default=0, help="of the policy that the model is")
     add("--seed", type=int, default=0, help="for requests without a seed")
     add("--threads", type=int, default=None, help="of torch; it decides itself unless given")
     add("--deterministic", action="store_true", help="the same bits in any company, at the cost of speed")
@@ -64,15 +68,16 @@ def _parser() -> argparse.ArgumentParser:
 async def _serve(options: argparse.Namespace) -> None:
     try:
         import torch
-        import transformers
+        from transformers.utils.logging import disable_progress_bar
     except ImportError:
         raise MissingExtraError("train", "the engine") from None
     from verifiers.train.engines.torch_engine import TorchEngine, stop_tokens
+    from verifiers.train.models import find_device, load_model
 
     if options.threads is not None:
         torch.set_num_threads(options.threads)
-    transformers.utils.logging.disable_progress_bar()
-    model, tokenizer = _loaded(options, transformers)
+    disable_progress_bar()
+    model, tokenizer = load_model(options.model, find_device(options.device), options.dtype)
     engine = TorchEngine(
         model,
         max_batch=options.max_batch,
@@ -80,7 +85,6 @@ async def _serve(options: argparse.Namespace) -> None:
         name=options.name,
         stop_token_ids=stop_tokens(model, tokenizer),
         decode=tokenizer.decode,
-        device=_device(options.device, torch),
         version=options.version,
         seed=options.seed,
         deterministic=options.deterministic,
@@ -96,25 +100,6 @@ async def _serve(options: argparse.Namespace) -> None:
     await ended.wait()
     await server.stop()
     await engine.close()
-
-
-def _loaded(options: argparse.Namespace, transformers: Any) -> tuple[Any, Any]:
-    if not options.folder.is_dir():
-        raise ConfigError(f"there is no folder {options.folder}", hint="Name one that save_pretrained wrote.")
-    try:
-        model = transformers.AutoModelForCausalLM.from_pretrained(options.folder, dtype=options.dtype)
-        tokenizer = transformers.AutoTokenizer.from_pretrained(options.folder)
-    except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"the model in {options.folder} does not load: {error}", hint="Save model and tokenizer into it."
-        ) from error
-    return model, tokenizer
-
-
-def _device(wanted: str, torch: Any) -> str:
-    if wanted != "auto":
-        return wanted
-    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def _say(line: dict[str, Any]) -> None:
