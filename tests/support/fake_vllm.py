@@ -5,8 +5,8 @@
     assert server.paths[-1] == "/resume"
 
 What is faked is the wire alone: ids, logprobs, versions, pauses and new weights are the model's own. `dies_at` is a
-path at which it goes down as a killed process does; `refuses` maps paths to the status they are answered with. The
-opt-in tests of the marker `vllm` hold a real server against the same expectations.
+path at which it goes down as a killed process does; `refuses` maps paths to the status they are answered with; `key` is
+asked for in each request. The opt-in tests of the marker `vllm` hold a real server against the same expectations.
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ class FakeVllm:
         dev_mode: bool = True,
         scale_out: bool = True,
         port: int = 0,
+        key: str | None = None,
     ) -> None:
         from transformers import AutoModelForCausalLM
 
@@ -64,6 +65,7 @@ class FakeVllm:
         self.transfer: Any = None
         self.url = ""
         self._port = port
+        self._key = key
         self._gate = asyncio.Event()
         self._gate.set()
         self._steps = asyncio.Condition()
@@ -116,6 +118,8 @@ class FakeVllm:
     async def _watch(self, request: web.Request, handler: Any) -> web.StreamResponse:
         self.paths.append(request.path)
         self.bodies.append(await request.json() if request.can_read_body else None)
+        if self._key and request.headers.get("Authorization") != f"Bearer {self._key}":
+            return problem(401, "Unauthorized")
         if request.path == self.dies_at:
             await self.die()
         if request.path in self.refuses:

@@ -77,10 +77,11 @@ async def test_a_sampler_in_this_process(workplace: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("lora", [False, True], ids=["whole", "lora"])
-async def test_servers_of_vllm(workplace: Path, lora: bool) -> None:
-    """They get every version of the weights, as a folder, in the routes that they have for it."""
-    more = ["model.lora.rank=4"] if lora else []
-    async with FakeVllm(workplace / "model") as server:
+async def test_servers_of_vllm(workplace: Path, monkeypatch: pytest.MonkeyPatch, lora: bool) -> None:
+    """They get every version of the weights, as a folder, in the routes that they have for it, and the key."""
+    monkeypatch.setenv("FLEET_KEY", "of-the-fleet")
+    more = ["sampler.api_key_var=FLEET_KEY", *(["model.lora.rank=4"] if lora else [])]
+    async with FakeVllm(workplace / "model", key="of-the-fleet") as server:
         reports = await trained(config_of(workplace, "sampler.kind=vllm", f"sampler.urls={server.url}", *more))
         assert "/resume" in server.paths
         assert ("/v1/load_lora_adapter" in server.paths) == lora

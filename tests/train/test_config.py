@@ -117,6 +117,7 @@ def test_all_mistakes_are_told_with_their_file(base: Path, tmp_path: Path) -> No
         ("sampling.extra.seed=5", "seed", "loop.seed"),
         ("sampler.kind=vllm", "no server is named", "sampler.urls"),
         ("sampler.urls=['http://127.0.0.1:1']", "kind is inproc", "sampler.kind=vllm"),
+        ("sampler.api_key_var=KEY", "kind is inproc", "sampler.kind=vllm"),
         ("sampler.transfer=nccl", "sampler.kind is inproc", "sampler.transfer"),
         ("loop.group_size=1", "group_size is 1", "loop.group_size=2"),
         ("loop.max_rollouts=4", "a group has 8", "loop.max_rollouts=8"),

@@ -206,7 +206,12 @@ async def _sampler(config: TrainConfig, learner: TorchLearner, ends: AsyncExitSt
     transfer = None
     if config.sampler.transfer == "nccl":
         transfer = BroadcastTransfer(NcclGroup, named=partial(checkpoint_tensors, learner.policy.model))
-    servers = HttpSampler(config.sampler.urls, vocabulary=learner.policy.vocabulary, transfer=transfer)
+    servers = HttpSampler(
+        config.sampler.urls,
+        vocabulary=learner.policy.vocabulary,
+        transfer=transfer,
+        api_key_var=config.sampler.api_key_var,
+    )
     return await ends.enter_async_context(servers)
 
 

@@ -252,6 +252,8 @@ class SamplerConfig(Section):
     """In this process, in one of our own beside it, or vLLM servers."""
     urls: list[str] = Field(default_factory=list)
     """Of vLLM servers, without /v1."""
+    api_key_var: str | None = None
+    """Variable of the environment that holds the key of the vLLM servers, if they ask for one."""
     transfer: Literal["folder", "nccl"] = "folder"
     """How weights reach vLLM: in folders below the run's, which the servers have to see, or by NCCL from GPU to GPU."""
     host: str = "127.0.0.1"
@@ -277,8 +279,9 @@ class SamplerConfig(Section):
                 "kind is vllm, and no server is named",
                 hint='Name them: sampler.urls=["http://127.0.0.1:8000"]; vllm serve MODEL starts one.',
             )
-        if self.kind != "vllm" and self.urls:
-            raise ConfigError(f"urls are those of vLLM servers, and kind is {self.kind}", hint="Set sampler.kind=vllm.")
+        for name, given in (("urls are those", self.urls), ("api_key_var is that", self.api_key_var)):
+            if self.kind != "vllm" and given:
+                raise ConfigError(f"{name} of vLLM servers, and kind is {self.kind}", hint="Set sampler.kind=vllm.")
         return self
 
 

@@ -12,14 +12,16 @@ from tests.support.fake_vllm import FakeVllm  # noqa: E402
 from tests.support.tiny_model import save_tiny, tiny_model  # noqa: E402
 from tests.train.engines.contract import CONTEXT, SamplerContract  # noqa: E402
 from verifiers.errors import (  # noqa: E402
+    AuthenticationError,
     ConfigError,
     EndpointUnavailableError,
     InvalidModelResponseError,
+    MissingKeyError,
     ModelNotFoundError,
     OverlongPromptError,
 )
 from verifiers.train.engines.http import HttpSampler  # noqa: E402
-from verifiers.train.engines.remote import Server  # noqa: E402
+from verifiers.train.engines.remote import Server, all_of  # noqa: E402
 from verifiers.train.engines.torch_engine import TorchEngine  # noqa: E402
 from verifiers.train.weights import WeightFolders  # noqa: E402
 
@@ -193,10 +195,26 @@ async def test_a_server_that_dies_in_a_reply_costs_no_reply(folder) -> None:
         assert sampler.failures == {one.url: 1}
 
 
-async def test_a_server_that_was_started_again_serves_nothing_before_it_is_updated(folder, weights) -> None:
-    """Its weights are the first ones; only an update brings it back, also if it is the only one."""
+async def test_a_server_that_was_started_again_gets_the_present_weights_before_it_serves(folder, weights) -> None:
+    """Its own are the first ones. Their folder stays as long as they are the present ones."""
     async with FakeVllm(folder) as server, HttpSampler([server.url], "policy") as sampler:
         await sampler.update_weights(weights(5), 5)
+        await server.die()
+        async with FakeVllm(folder, port=int(server.url.rpartition(":")[2])) as fresh:
+            for version in (6, 7, 8):
+                weights(version)  # a publisher forgets its oldest ones, unless they are in use
+            replies = await asyncio.gather(*(sampler.generate(PROMPT, {"max_tokens": 2, "seed": n}) for n in range(3)))
+            assert [reply.versions for reply in replies] == [[5, 5]] * 3
+            for reply in replies:
+                given = expected(5, PROMPT + reply.tokens, 2, 1.0)
+                assert reply.logprobs == pytest.approx(given, abs=1e-4)
+            assert fresh.paths.count("/collective_rpc") == 1
+    assert not sampler._held._exit_callbacks
+
+
+async def test_a_server_without_the_present_weights_waits_for_the_next_ones(folder, weights) -> None:
+    """Where they came over a group, nobody can give them to it alone; also if it is the only one."""
+    async with FakeVllm(folder) as server, HttpSampler([server.url], "policy") as sampler:
         await server.die()
         async with FakeVllm(folder, port=int(server.url.rpartition(":")[2])) as fresh:
             for _ in range(2):
@@ -216,6 +234,70 @@ async def test_a_server_that_breaks_and_recovers_is_asked_again(folder) -> None:
         server.refuses.clear()
         assert len((await sampler.generate(PROMPT, {"max_tokens": 2, "ignore_eos": True})).tokens) == 2
         assert sampler.failures[server.url] == 2
+
+
+async def test_a_server_that_missed_a_pause_stands_still_once_it_is_back(folder) -> None:
+    """As the fleet does; and it goes on with it."""
+    async with FakeVllm(folder) as server, HttpSampler([server.url]) as sampler:
+        server.refuses["/inference/v1/generate"] = 503
+        with pytest.raises(EndpointUnavailableError):
+            await sampler.generate(PROMPT, {"max_tokens": 2})
+        server.refuses.clear()
+        await sampler.pause()
+        server.sampled, server.paths[:] = 0, []
+        waiting = asyncio.create_task(sampler.generate(PROMPT, {"max_tokens": 2, "ignore_eos": True}))
+        while "/inference/v1/generate" not in server.paths:
+            await sampler._servers[0].version()
+        await asyncio.gather(*(sampler._servers[0].ask("GET", "/is_paused") for _ in range(3)))
+        assert (waiting.done(), server.sampled) == (False, 0)
+        await sampler.resume()
+        assert len((await waiting).tokens) == 2
+
+
+async def test_a_server_that_missed_the_end_of_a_pause_goes_on_once_it_is_back(folder) -> None:
+    """It would stand still for ever, and all that it is asked."""
+    async with FakeVllm(folder) as server, HttpSampler([server.url]) as sampler:
+        await sampler.pause()
+        server.refuses["/resume"] = 503
+        await sampler.resume()
+        assert not sampler.health()[0].serving
+        server.refuses.clear()
+        assert len((await sampler.generate(PROMPT, {"max_tokens": 2, "ignore_eos": True})).tokens) == 2
+
+
+async def test_a_key_is_read_from_its_variable_and_sent(folder, monkeypatch) -> None:
+    """A variable without one, and a key that is refused, are told by the variable's name; the key is told nowhere."""
+    async with FakeVllm(folder, key="of-the-fleet") as server:
+        with pytest.raises(MissingKeyError, match="FLEET_KEY"):
+            await HttpSampler([server.url], api_key_var="FLEET_KEY").connect()
+        with pytest.raises(AuthenticationError):
+            await HttpSampler([server.url]).connect()
+        monkeypatch.setenv("FLEET_KEY", "another")
+        with pytest.raises(AuthenticationError, match="the key in FLEET_KEY") as refused:
+            await HttpSampler([server.url], api_key_var="FLEET_KEY").connect()
+        assert "another" not in str(refused.value)
+        monkeypatch.setenv("FLEET_KEY", "of-the-fleet")
+        async with HttpSampler([server.url], api_key_var="FLEET_KEY") as sampler:
+            assert len((await sampler.generate(PROMPT, {"max_tokens": 2, "ignore_eos": True})).tokens) == 2
+
+
+async def test_of_several_calls_none_goes_on_when_one_has_failed() -> None:
+    """Whoever hears of the failure may ask the servers again at once."""
+    ended = []
+
+    async def waits() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append("waits")
+
+    async def fails() -> None:
+        await asyncio.sleep(0)
+        raise EndpointUnavailableError("gone")
+
+    with pytest.raises(EndpointUnavailableError, match="gone"):
+        await all_of([waits(), fails(), waits()])
+    assert ended == ["waits"] * 2
 
 
 async def test_when_all_servers_are_gone_an_update_and_a_reply_say_so(folder, weights) -> None:

@@ -9,23 +9,25 @@ at no time do two of them serve different versions. Running requests are kept, a
 afterwards carry the new version.
 
 A server that fails is left out: its requests are asked of the others, `failures` counts why, and the next update of
-the weights takes it in again. Only when none is left does a call raise, EndpointUnavailableError.
+the weights takes it in again. When none is left, those that answer again are taken in at once, with the present weights
+if these are in a folder; only if there is none does a call raise, EndpointUnavailableError.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, Self, TypeVar
 
 from verifiers.clients.sampler import Completion, EngineInfo
-from verifiers.errors import ConfigError, EndpointUnavailableError, Error
-from verifiers.train.engines.remote import UNKNOWN, Server, server_at
+from verifiers.errors import ConfigError, EndpointUnavailableError, Error, MissingKeyError
+from verifiers.train.engines.remote import UNKNOWN, Server, all_of, server_at
 from verifiers.train.engines.sampling import read_sampling
 from verifiers.train.learner import Weights
 from verifiers.train.weights import in_use, is_adapter
@@ -61,8 +63,8 @@ class HttpSampler:
     version: of the weights that the servers were started with. vocabulary: of the model, which vLLM does not tell; 0 if
     not known.
     transfer: for weights that are tensors; without one they have to be folders that the servers can read.
-    api_key: sent with each request, for servers that ask for one. owned: the servers were started for this sampler, so
-    the version that they name is this run's.
+    api_key_var: variable of the environment whose key is sent with each request, for servers that ask for one.
+    owned: the servers were started for this sampler, so the version that they name is this run's.
     """
 
     def __init__(
@@ -73,7 +75,7 @@ class HttpSampler:
         version: int = 0,
         vocabulary: int = 0,
         transfer: Transfer | None = None,
-        api_key: str | None = None,
+        api_key_var: str | None = None,
         owned: bool = False,
     ) -> None:
         if isinstance(urls, str) or not urls or len(set(urls)) != len(urls):
@@ -89,11 +91,15 @@ class HttpSampler:
         self._vocabulary = vocabulary
         self._transfer = transfer
         self._owned = owned
-        self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        self._key_var = api_key_var
         self._servers: list[Server] = []
         self._session: Any = None
         self._paused = False
-        self._updating = asyncio.Lock()
+        self._latest: Weights | None = None
+        """The weights that the servers should have, if another can be given them: in a folder, which is held."""
+        self._held = ExitStack()
+        self._changing = asyncio.Lock()
+        """Of what servers stand still for, or go on after: one at a time."""
 
     async def connect(self) -> Self:
         """Ask the servers what they are, and let them go on if somebody left them standing still.
@@ -104,14 +110,14 @@ class HttpSampler:
         import aiohttp
 
         self._session = aiohttp.ClientSession(
-            headers=self._headers, connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=4.5)
+            headers=_headers(self._key_var), connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=4.5)
         )
         try:
-            found = await asyncio.gather(*(server_at(url, self._model, self._session) for url in self._urls))
+            found = await all_of(server_at(url, self._model, self._session, self._key_var) for url in self._urls)
             self._servers = [server for server, _ in found]
             if named := [version for _, version in found if version is not None]:
                 self._version = max(named) if self._owned else UNKNOWN
-            await asyncio.gather(*(server.name(self._version) for server in self._servers))
+            await all_of(server.name(self._version) for server in self._servers)
         except BaseException:
             await self.close()
             raise
@@ -119,6 +125,7 @@ class HttpSampler:
 
     async def close(self) -> None:
         """Close the connections, and end what is waited for. The servers stay as they are."""
+        self._held.close()
         servers, self._servers = self._servers, []
         for server in servers:
             server.lost = EndpointUnavailableError("the sampler was closed")
@@ -150,13 +157,15 @@ class HttpSampler:
 
     async def pause(self) -> None:
         """All servers stand still between two tokens. Requests, running and new ones, wait."""
-        self._paused = True
-        await self._on_all(self._serving(), lambda server: server.pause())
+        async with self._changing:
+            self._paused = True
+            await self._on_all(self._serving(), lambda server: server.pause())
 
     async def resume(self) -> None:
         """Go on after `pause`."""
-        self._paused = False
-        await self._on_all(self._serving(), lambda server: server.resume())
+        async with self._changing:
+            self._paused = False
+            await self._on_all(self._serving(), lambda server: server.resume())
 
     async def update_weights(self, source: Weights | Path | str | Mapping[str, Any], version: int) -> None:
         """Load weights into all servers between two tokens, and name them `version`.
@@ -170,13 +179,14 @@ class HttpSampler:
                 "servers load weights from folders, and these are tensors",
                 hint="Publish them (verifiers.train.weights), or give the sampler a transfer.",
             )
-        async with self._updating:
+        async with self._changing:
             servers = self._servers
             try:
                 servers = await self._on_all(servers, lambda server: server.pause(), readmit=True)
                 with nullcontext() if weights.folder is None else in_use(weights.folder):
                     servers = await self._load(servers, weights, version)
-                self._version = version
+                    self._version = version
+                    self._keep(weights)
             finally:
                 if not self._paused:
                     await self._on_all(servers, lambda server: server.resume())
@@ -224,21 +234,41 @@ class HttpSampler:
         for task in server.running:
             task.cancel()
 
+    def _keep(self, weights: Weights) -> None:
+        """Hold on to the folder of the weights for servers that lose them, and let go of the one before."""
+        held = ExitStack()
+        if weights.folder is not None:
+            held.enter_context(in_use(weights.folder))
+        self._held.close()
+        self._held, self._latest = held, weights if weights.folder is not None else None
+
     async def _readmit(self) -> list[Server]:
-        """Take in servers that answer again, with the weights that they should have. Raises if there are none."""
+        """Take in servers that answer again, as they should be. Raises if there are none."""
         if not self._servers:
             raise EndpointUnavailableError(
                 "the sampler is closed, or was never connected", hint="Use it as a context, or call connect()."
             )
-        async with self._updating:
+        async with self._changing:
             for server in self._servers:
-                try:
-                    if server.lost is not None and await server.version() == self._version:
-                        server.lost = None
-                except Error as error:
-                    server.lost = error
+                if server.lost is not None:
+                    try:
+                        await self._bring_back(server)
+                    except Error as error:
+                        server.lost = error
         self._check_any()
         return self._serving()
+
+    async def _bring_back(self, server: Server) -> None:
+        """Give a server the present weights if it has others, and let it do what the fleet does: it may have been
+        started again, or have missed a pause or its end. EndpointUnavailableError if the weights are in no folder."""
+        await server.pause()
+        if await server.version() != self._version:
+            if self._latest is None:
+                raise EndpointUnavailableError(f"{server.url} was started again: the next update brings its weights")
+            await server.load(self._latest, self._version)
+        if not self._paused:
+            await server.resume()
+        server.lost = None
 
     def _check_any(self) -> None:
         if not self._serving():
@@ -295,6 +325,15 @@ async def _run_on(server: Server, call: Callable[[Server], Awaitable[T]]) -> T:
         raise EndpointUnavailableError(f"{server.url} was given up: {server.lost}") from server.lost
     finally:
         server.running.discard(task)
+
+
+def _headers(key_var: str | None) -> dict[str, str]:
+    """MissingKeyError for a variable without a key."""
+    if key_var is None:
+        return {}
+    if not (key := os.environ.get(key_var)):
+        raise MissingKeyError(key_var, hint=f"export {key_var}=…, or leave sampler.api_key_var out.")
+    return {"Authorization": f"Bearer {key}"}
 
 
 def _weights(source: Weights | Path | str | Mapping[str, Any], version: int) -> Weights:

@@ -14,10 +14,10 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import orjson
 
@@ -40,6 +40,8 @@ from verifiers.types import FinishReason
 
 if TYPE_CHECKING:
     import aiohttp
+
+T = TypeVar("T")
 
 CONNECT_S = 5.0
 CONTROL_S = 600.0
@@ -73,7 +75,7 @@ class Server:
     lost: why it is not asked at the moment, None if it is. running: replies that are waited for.
     """
 
-    def __init__(self, url: str, model: str, session: aiohttp.ClientSession) -> None:
+    def __init__(self, url: str, model: str, session: aiohttp.ClientSession, key_var: str | None = None) -> None:
         self.url = url
         self.model = model
         self.asked_by = model
@@ -82,6 +84,7 @@ class Server:
         self.lost: Error | None = None
         self.running: set[asyncio.Task[Any]] = set()
         self._session = session
+        self._key_var = key_var
 
     async def connect(self, row: Mapping[str, Any]) -> int | None:
         """Learn what it is; the version of its weights, None if they are those that it was started with.
@@ -208,7 +211,7 @@ class Server:
             return raw.decode("utf-8", "replace")
 
     def _refusal(self, status: int, text: str) -> Error:
-        error = status_error(status, text, Asked(self.url, self.model))
+        error = status_error(status, text, Asked(self.url, self.model, self._key_var))
         if status >= 500 and not isinstance(error, EndpointUnavailableError):
             return EndpointUnavailableError(str(error))
         return error
@@ -292,13 +295,27 @@ class VllmServer(Server):
         return ConfigError(f"vLLM at {self.url} {why}", hint=f"Start vLLM 0.32 or newer so: {VLLM_FLAGS}")
 
 
-async def server_at(url: str, model: str, session: aiohttp.ClientSession) -> tuple[Server, int | None]:
+async def all_of(calls: Iterable[Awaitable[T]]) -> list[T]:
+    """What all of them give. When one fails the others are ended, and have ended when its error comes out."""
+    tasks = [asyncio.ensure_future(call) for call in calls]
+    try:
+        return await asyncio.gather(*tasks)
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        raise
+
+
+async def server_at(
+    url: str, model: str, session: aiohttp.ClientSession, key_var: str | None = None
+) -> tuple[Server, int | None]:
     """The server at `url` and the version of its weights, None if they are those that it was started with.
 
     model: "" takes the first one that it lists. EndpointUnavailableError, ModelNotFoundError, ConfigError for a server
     that is not fit for training.
     """
-    listed = await Server(url, model, session).ask("GET", "/v1/models", seconds=4 * CONNECT_S)
+    listed = await Server(url, model, session, key_var).ask("GET", "/v1/models", seconds=4 * CONNECT_S)
     rows = listed.get("data") if isinstance(listed, dict) else None
     if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) for row in rows):
         raise ConfigError(f"{url} lists no models", hint="Name the root of an inference server, without /v1.")
@@ -307,7 +324,7 @@ async def server_at(url: str, model: str, session: aiohttp.ClientSession) -> tup
     if chosen not in known:
         raise ModelNotFoundError(f"{url} has no model {chosen!r} but {', '.join(known)}", hint="Name one of them.")
     own = known[chosen].get("owned_by") == "verifiers"
-    server: Server = (OwnServer if own else VllmServer)(url, chosen, session)
+    server: Server = (OwnServer if own else VllmServer)(url, chosen, session, key_var)
     return server, await server.connect(known[chosen])
 
 

@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from verifiers.errors import ConfigError, EndpointUnavailableError
-from verifiers.train.engines.remote import Server
+from verifiers.train.engines.remote import Server, all_of
 from verifiers.train.learner import Weights
 
 
@@ -121,9 +121,9 @@ class BroadcastTransfer:
                 group.broadcast(tensor.detach())
 
         self._group = None  # unless all goes well: one that was started again is in it no more
-        await _all(server.post("/start_weight_update") for server in servers)
+        await all_of(server.post("/start_weight_update") for server in servers)
         await _beside(broadcast, [server.post("/update_weights", {"update_info": told}) for server in servers])
-        await _all(server.post("/finish_weight_update", {"weight_version": str(version)}) for server in servers)
+        await all_of(server.post("/finish_weight_update", {"weight_version": str(version)}) for server in servers)
         self._group = group
 
     async def _meet(self, servers: Sequence[Server]) -> None:
@@ -137,10 +137,6 @@ class BroadcastTransfer:
             asked.append(server.post("/init_weight_transfer_engine", {"init_info": told}))
         await _beside(lambda: group.join(world), asked)
         self._group, self._members = group, [server.url for server in servers]
-
-
-async def _all(calls: Any) -> None:
-    await asyncio.gather(*calls)
 
 
 async def _beside(work: Callable[[], None], calls: Sequence[Any]) -> None:
@@ -164,12 +160,5 @@ async def _beside(work: Callable[[], None], calls: Sequence[Any]) -> None:
         if not loop.is_closed():
             loop.call_soon_threadsafe(settle, failed)
 
-    tasks = [asyncio.ensure_future(call) for call in calls]
     threading.Thread(target=run, name="verifiers-broadcast", daemon=True).start()
-    try:
-        await asyncio.gather(done, *tasks)
-    except BaseException:
-        for task in tasks:
-            task.cancel()
-        done.cancel()
-        raise
+    await all_of([done, *calls])
