@@ -1,4 +1,4 @@
-"""The page `docs/reference/train-config.md`: every setting of a training run, from the text of `config.py` itself."""
+"""The page `docs/reference/train-config.md`: every setting of training, from the text of its modules."""
 
 import ast
 import inspect
@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
-from verifiers.train import config as source
+from verifiers.train import config as source, config_losses, config_policy, config_section, config_sft
 
 HEAD = """\
 # Settings of training
@@ -21,8 +21,9 @@ error that names near misses. `--dry-run` prints every setting.
 
 def train_config_page() -> str:
     """A table for each section, in the order of the source."""
-    tree = ast.parse(inspect.getsource(source))
-    classes = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name != "Section"]
+    modules = (source, config_policy, config_losses, config_sft)
+    bodies = [node for module in modules for node in ast.parse(inspect.getsource(module)).body]
+    classes = [node for node in bodies if isinstance(node, ast.ClassDef)]
     return "\n".join([HEAD, *(_section(getattr(source, node.name), node) for node in classes)])
 
 
@@ -62,7 +63,7 @@ def _about(model: type[BaseModel], name: str) -> str:
 
 
 def _is_section(value: Any) -> bool:
-    return inspect.isclass(value) and issubclass(value, source.Section) and value is not source.Section
+    return inspect.isclass(value) and issubclass(value, config_section.Section)
 
 
 def _kind(annotation: str) -> str:

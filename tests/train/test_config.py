@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args, get_origin
 
 import pytest
 from hypothesis import given, settings, strategies as st
+from pydantic import BaseModel
 
 from verifiers.errors import ConfigError
-from verifiers.train.config import TrainConfig
-from verifiers.train.config_files import load_config, to_file
+from verifiers.train.config import SftConfig, TrainConfig
+from verifiers.train.config_files import load_config, read_config, to_file
 
 BASE = """
 [model]
@@ -103,7 +106,7 @@ def test_all_mistakes_are_told_with_their_file(base: Path, tmp_path: Path) -> No
     mine.write_text('[trainer]\nschedul = "cosine"\nlr = "fast"\n')
     error = refused([base, mine], ["env.0.ratoi=2"])
     assert f"unknown setting 'trainer.schedul' in {mine}" in str(error)
-    assert f"trainer.lr in {mine}: input should be a valid number" in str(error) and "'fast'" in str(error)
+    assert f"trainer.lr in {mine} is 'fast', and has to be a number above 0" in str(error)
     assert "unknown setting 'env.0.ratoi'" in str(error)
     assert "'schedule'" in error.hint and "'ratio'" in error.hint
 
@@ -153,21 +156,44 @@ def test_what_is_missing_is_named(tmp_path: Path) -> None:
     assert "can not read" in str(refused([tmp_path / "absent.toml"]))
 
 
+def settings_of(section: type[BaseModel], name: str = "") -> Iterator[str]:
+    """The names of all settings of a section and of those in it."""
+    for field, info in section.model_fields.items():
+        yield f"{name}{field}"
+        kinds = (info.annotation, *get_args(info.annotation))
+        if inner := next((one for one in kinds if isinstance(one, type) and issubclass(one, BaseModel)), None):
+            index = "0." if get_origin(info.annotation) is list else ""
+            yield from settings_of(inner, f"{name}{field}.{index}")
+
+
+@pytest.mark.parametrize("model", [TrainConfig, SftConfig])
+def test_a_value_of_the_wrong_kind_is_told_by_name_value_and_what_fits(model: type[BaseModel]) -> None:
+    """Of every setting there is, in one form, and in no library's words."""
+    names = list(settings_of(model))
+    assert len(names) > (100 if model is TrainConfig else 50)
+    for name in names:
+        needed = ["model.path=m", *(["env=a"] if model is TrainConfig else [])]
+        with pytest.raises(ConfigError) as caught:
+            read_config(model, [], [*needed, f"{name}=1979-05-27"])
+        said = f"{name} is 1979-05-27, and has to be "
+        assert said in str(caught.value) and "nput" not in str(caught.value), name
+
+
 @pytest.mark.parametrize(
     ("override", "why"),
     [
         ("trainer.lr=true", "number"),
         ("loop.steps=true", "number"),
         ("log.prometheus_port=true", "number"),
-        ("trainer.betas=[0.9, 1.0]", "less than 1"),
-        ("model.lora.dropout=1", "less than 1"),
-        ("loop.seed=-1", "greater than or equal to 0"),
-        ("trainer.seed=4294967296", "less than 4294967296"),
+        ("trainer.betas=[0.9, 1.0]", "0 or more, below 1"),
+        ("model.lora.dropout=1", "0 or more, below 1"),
+        ("loop.seed=-1", "0 or more"),
+        ("trainer.seed=4294967296", "below 4294967296"),
         ("loop.max_lag=99999999999999999999", "at most 2147483647"),
-        ("sampler.max_batch=1000000", "65536"),
-        ("loop.oversample=1e308", "less than or equal to 100"),
-        ("log.prometheus_port=-1", "greater than or equal to 0"),
-        ("log.prometheus_port=65536", "less than or equal to 65535"),
+        ("sampler.max_batch=1000000", "from 1 to 65536"),
+        ("loop.oversample=1e308", "from 1 to 100"),
+        ("log.prometheus_port=-1", "from 0 to 65535"),
+        ("log.prometheus_port=65536", "from 0 to 65535"),
         ("loop.groups_per_batch=2147483647", "rollouts"),
     ],
 )

@@ -3,214 +3,48 @@
     config = load_config(["rl.toml"], ["trainer.lr=1e-5", "loop.max_lag=4"])     # verifiers.train.config_files
 
 Each section is a model of its own, and what it configures takes that section and nothing else. What contradicts itself
-raises ConfigError here, with what to do about it; pydantic collects it. `docs/reference/train-config.md` is generated
-from this file.
+raises ConfigError here, with what to do about it; pydantic collects it. Sections that `vf-sft` has too, those of the
+loss, and its own are in files beside this one, and are imported from here. `docs/reference/train-config.md` is
+generated from them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
-from types import NoneType
-from typing import Annotated, Any, Literal, Self, get_args, get_origin
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    PositiveFloat,
-    PositiveInt,
-    ValidationInfo,
-    field_validator,
-    model_validator,
-)
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from verifiers.errors import ConfigError
+from verifiers.train.config_losses import AdvantageConfig, LossConfig
+from verifiers.train.config_policy import CheckpointConfig, LogConfig, LoraConfig, ModelConfig, TrainerConfig
+from verifiers.train.config_section import NonNegative, Section, Seed, Share
+from verifiers.train.config_sft import SftConfig, SftDataConfig, SftLoopConfig
 
-NonNegative = Annotated[float, Field(ge=0)]
-Share = Annotated[float, Field(ge=0, le=1)]
-Decay = Annotated[float, Field(ge=0, lt=1)]
-Seed = Annotated[int, Field(ge=0, lt=2**32)]
-"""What every generator of random numbers takes."""
+__all__ = [
+    "AdvantageConfig",
+    "CheckpointConfig",
+    "EnvironmentConfig",
+    "EvalConfig",
+    "LogConfig",
+    "LoopConfig",
+    "LoraConfig",
+    "LossConfig",
+    "ModelConfig",
+    "SamplerConfig",
+    "SamplingConfig",
+    "SftConfig",
+    "SftDataConfig",
+    "SftLoopConfig",
+    "TrainConfig",
+    "TrainerConfig",
+]
+
 LARGEST_BATCH = 1_000_000
 """Rollouts."""
-MOST = 2**31 - 1
-"""No setting that counts is larger: libraries hold some of them in 32 bits."""
-
-
-NONE = "none"
-"""Stands for "not set" in files and overrides, where a setting may be unset: TOML has no null."""
 
 TRUNCATING = ("top_p", "top_k", "min_p", "typical_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
 """Sampling arguments that change the distribution that is sampled from, but not the policy's logprobs."""
-
-
-def _kinds(annotation: Any) -> Iterator[Any]:
-    """The types that an annotation is made of."""
-    yield annotation
-    for part in get_args(annotation):
-        yield from _kinds(part)
-
-
-class Section(BaseModel):
-    """What all sections share: unknown keys are refused, and nothing changes afterwards."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-    @field_validator("*", mode="before")
-    @classmethod
-    def _as_written(cls, value: Any, info: ValidationInfo) -> Any:
-        """`none` where a setting may be unset, and one text or table where there may be several. `true` is no number,
-        and no number is beyond what the libraries below can hold."""
-        annotation = cls.model_fields[info.field_name].annotation if info.field_name is not None else None
-        if value == NONE and NoneType in get_args(annotation):
-            return None
-        kinds = set(_kinds(annotation))
-        if isinstance(value, bool) and kinds & {int, float} and bool not in kinds:
-            raise ValueError("input should be a number")
-        if isinstance(value, int) and int in kinds and value > MOST and info.field_name != "seed":
-            raise ValueError(f"input should be at most {MOST}")
-        return [value] if get_origin(annotation) is list and isinstance(value, str | dict) else value
-
-
-class LoraConfig(Section):
-    """Train a LoRA adapter (PEFT) instead of all weights."""
-
-    rank: PositiveInt = 16
-    """Columns of each pair of matrices that is added."""
-    alpha: PositiveFloat = 32.0
-    """What is added is scaled by alpha / rank."""
-    dropout: Decay = 0.0
-    """Of the input of what is added, while training."""
-    target_modules: list[str] | Literal["all-linear"] = "all-linear"
-    """Names of the layers that get one."""
-
-
-class ModelConfig(Section):
-    """The policy."""
-
-    path: str = ""
-    """A folder in Hugging Face's layout, a name there, or a GGUF file."""
-    dtype: Literal["float32", "bfloat16", "float16", "float64"] = "float32"
-    """Of the weights that are trained. Mixed precision is `trainer.autocast`."""
-    attention: Literal["auto", "sdpa", "eager", "segments", "flash_attention_2"] = "auto"
-    """How packed rows are kept apart: by a mask (sdpa, eager), row by row (segments), or in one kernel, of the package
-    flash-attn. "auto" takes sdpa on a CPU and the last that there is on a GPU."""
-    gradient_checkpointing: bool = False
-    """Compute activations again on the way back: less memory, a third more time."""
-    lora: LoraConfig | None = None
-    """Train an adapter; not set trains all weights."""
-    device: str = "auto"
-    """`auto` takes a GPU if there is one."""
-    router_aux_coefficient: NonNegative = 0.001
-    """Of the load-balancing loss of a mixture of experts; it is added to the loss, apart from it in the figures."""
-    router_replay: bool = True
-    """Route trained tokens as the sampler did, where it reported how (R3, arXiv 2510.11370)."""
-
-
-class TrainerConfig(Section):
-    """One update."""
-
-    lr: PositiveFloat = 1e-6
-    """Learning rate."""
-    schedule: Literal["constant", "linear", "cosine"] = "constant"
-    """How the learning rate goes on after the warm-up."""
-    warmup_steps: Annotated[int, Field(ge=0)] = 0
-    """Updates in which the learning rate rises from 0."""
-    total_steps: PositiveInt | None = None
-    """The update at which a schedule ends; None takes those of the whole run."""
-    optimizer: Literal["adamw", "sgd"] = "adamw"
-    """`sgd` has no momentum."""
-    betas: tuple[Decay, Decay] = (0.9, 0.95)
-    """Of AdamW."""
-    eps: PositiveFloat = 1e-8
-    """Of AdamW."""
-    weight_decay: NonNegative = 0.0
-    """Of AdamW, decoupled."""
-    max_grad_norm: PositiveFloat | None = 1.0
-    """Longer gradients are shortened to it."""
-    tokens_per_microbatch: PositiveInt = 8192
-    """What one forward pass holds at most; a row that is longer is refused."""
-    packing: bool = True
-    """Rows of a micro-batch in one sequence, each seeing itself only; otherwise padded."""
-    updates_per_batch: PositiveInt = 1
-    """More than one splits a batch into that many updates; ratios then have the policy before the first as the old
-    one."""
-    autocast: Literal["none", "bfloat16"] = "none"
-    """Compute in half precision; weights stay in `model.dtype`."""
-    seed: Seed = 0
-    """Of dropout, and of a new adapter."""
-
-
-class AdvantageConfig(Section):
-    """What a rollout was worth beside the others of its group."""
-
-    kind: Literal["mean", "leave_one_out", "max_rl", "rae"] = "mean"
-    """What a reward is held against: the mean of the group, that of the others in it, the mean and then divided by it
-    (MaxRL), or a running mean of the groups before (RAE)."""
-    std: bool = False
-    """Divide by the group's standard deviation (GRPO as published); biased towards easy and hard tasks."""
-    std_eps: PositiveFloat = 1e-4
-    """Added to the standard deviation."""
-    rae_decay: Share = 0.95
-    """Of the running mean."""
-    step_rewards: bool = False
-    """Use the rewards that environments give turn by turn, each from its turn on."""
-    step_discount: Share = 1.0
-    """Of rewards of later turns."""
-    length_penalty: NonNegative = 0.0
-    """Share of the mean reward that the longest reply of a group loses."""
-    overlong: Literal["mask", "keep", "drop"] = "mask"
-    """Truncated rollouts: out of the loss but in the baseline; as any other; or out of both."""
-    overlong_soft_tokens: Annotated[int, Field(ge=0)] = 0
-    """Width of the zone below the token limit in which the reward falls by up to 1 (DAPO, section 3.4)."""
-
-
-class LossConfig(Section):
-    """The policy loss, what masks its tokens and sequences, and what is added to it."""
-
-    kind: Literal["dppo", "icepop", "ppo", "reinforce", "gspo", "cispo"] = "dppo"
-    """Which surrogate; docs/guides/training-losses.md has the formulas."""
-    clip_low: PositiveFloat = 0.2
-    """`ppo`: ratios below 1 minus this are clipped."""
-    clip_high: PositiveFloat = 0.28
-    """`ppo`: ratios above 1 plus this are clipped."""
-    dual_clip: PositiveFloat | None = None
-    """`ppo`: bound of the ratio where the advantage is negative."""
-    icepop_low: PositiveFloat = 0.5
-    """`icepop`: tokens with a lower ratio are left out."""
-    icepop_high: PositiveFloat = 5.0
-    """`icepop`: tokens with a higher ratio are left out."""
-    dppo_delta: PositiveFloat = 0.2
-    """`dppo`: tokens whose probability has moved further than this, away from the sampler, are left out."""
-    gspo_low: PositiveFloat = 3e-4
-    """`gspo`: as clip_low, of sequences."""
-    gspo_high: PositiveFloat = 4e-4
-    """`gspo`: as clip_high, of sequences."""
-    cispo_high: PositiveFloat = 0.28
-    """`cispo`: weights of tokens are at most 1 plus this."""
-    tis_cap: PositiveFloat | None = None
-    """Truncated importance sampling: weight of a token by min(old policy / sampler, this)."""
-    sequence_mask: Literal["none", "geometric", "product"] = "none"
-    """Leave out whole sequences by the mean or the product of their ratios."""
-    geometric_low: PositiveFloat = 0.99
-    """Least mean ratio of a sequence."""
-    geometric_high: PositiveFloat = 1.01
-    """Greatest mean ratio of a sequence."""
-    product_cap: PositiveFloat = 3.0
-    """Greatest product of the ratios of a sequence."""
-    off_policy_delta: PositiveFloat | None = None
-    """Drop sequences of negative advantage whose mean log(sampler / policy) is above this (DeepSeek-V3.2)."""
-    drift: NonNegative = 1e-3
-    """Coefficient of (log ratio)², over all sampled tokens."""
-    kl: NonNegative = 0.0
-    """Coefficient of the KL divergence from the reference model (k3)."""
-    entropy: float = 0.0
-    """Coefficient of the entropy, which is rewarded."""
-    normalise: Literal["token", "dr_grpo", "sequence"] = "token"
-    """Divide by all sampled tokens, by sequences of one constant length, or each sequence by its own."""
-    max_tokens: PositiveInt | None = None
-    """The constant length of `dr_grpo`; None takes `sampling.max_tokens`."""
 
 
 class SamplingConfig(Section):
@@ -406,28 +240,6 @@ class LoopConfig(Section):
         return self
 
 
-class CheckpointConfig(Section):
-    """What is kept to go on from."""
-
-    every: PositiveInt = 50
-    """Steps from one to the next; the end of a run makes one, too."""
-    keep: PositiveInt = 2
-    """How many stay."""
-
-
-class LogConfig(Section):
-    """Where figures go beside `metrics.jsonl`."""
-
-    prometheus_port: Annotated[int, Field(ge=0, le=65_535)] | None = None
-    """/metrics and /health on the loopback interface; 0 takes a free port."""
-    wandb: str | None = None
-    """The project's name."""
-    tensorboard: bool = False
-    """Write events into the run folder."""
-    save_rows: bool = False
-    """Keep every trained row in the run's folder."""
-
-
 class TrainConfig(Section):
     """A run of `vf-train`."""
 
@@ -487,57 +299,3 @@ class TrainConfig(Section):
                 f"two entries of env are called {doubles[0]!r}", hint="Give each a name of its own: env.0.name=…"
             )
         return self
-
-
-class SftDataConfig(Section):
-    """Conversations to learn from, and which of their tokens are learned."""
-
-    files: list[str] = Field(default_factory=list)
-    """Folders of runs; files (.jsonl, .jsonl.gz, .parquet) of `messages`, of `prompt` and `completion`, or of rows."""
-    validation: list[str] = Field(default_factory=list)
-    """As `files`: what the loss is measured on, and nothing is learned from."""
-    validation_share: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Of the conversations in `files` that are kept for validation; the same ones in every run."""
-    roles: list[Literal["assistant", "tool", "user", "system"]] = Field(default=["assistant"], min_length=1)
-    """Whose messages are learned. All others, and those of a `prompt`, are context."""
-    turns: Literal["all", "last"] = "all"
-    """Every message of those roles, or the last one."""
-    ids: Literal["auto", "require", "ignore"] = "auto"
-    """Of records that hold token ids: learn those where they are of this tokenizer; refuse others; or always tokenise
-    the text."""
-    min_reward: float | None = None
-    """Leave out conversations with less, and those without a reward."""
-    template: dict[str, Any] = Field(default_factory=dict)
-    """Arguments of the chat template, such as `enable_thinking`."""
-    max_tokens: PositiveInt | None = None
-    """Longer conversations are left out, and counted."""
-
-
-class SftLoopConfig(Section):
-    """How often and in which order the conversations are gone through."""
-
-    epochs: PositiveInt = 1
-    """How often each conversation is learned."""
-    steps: PositiveInt | None = None
-    """Stop after so many updates, if the epochs have not ended before."""
-    rows_per_batch: PositiveInt = 32
-    """Rows of one update."""
-    shuffle: bool = True
-    """In each epoch another order."""
-    seed: Seed = 0
-    """Of the order."""
-    validate_every: PositiveInt | None = None
-    """Updates between two measurements of the validation loss; None measures after each epoch."""
-
-
-class SftConfig(Section):
-    """A run of `vf-sft`."""
-
-    model: ModelConfig
-    output: Path = Path("outputs/sft")
-    """The folder of the run."""
-    data: SftDataConfig = SftDataConfig()
-    sft: SftLoopConfig = SftLoopConfig()
-    trainer: TrainerConfig = TrainerConfig(lr=2e-5, schedule="cosine", warmup_steps=10)
-    checkpoint: CheckpointConfig = CheckpointConfig()
-    log: LogConfig = LogConfig()

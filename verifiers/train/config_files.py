@@ -10,23 +10,23 @@ no null. A mistake is told with the file, or the override, that it came from.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
 from verifiers.errors import ConfigError
 from verifiers.evals.encoding import to_toml
-from verifiers.settings import near_misses, read_toml
+from verifiers.settings import read_toml
 from verifiers.train.advantages import check_advantages
-from verifiers.train.config import NONE, TrainConfig
+from verifiers.train.config import TrainConfig
+from verifiers.train.config_mistakes import Place, explained
+from verifiers.train.config_section import NONE
 from verifiers.train.losses.checks import check_loss
 
 Config = TypeVar("Config", bound=BaseModel)
-Place = tuple[str | int, ...]
-"""Keys and indices that lead to a setting."""
 
 
 def load_config(files: Iterable[str | Path], overrides: Sequence[str] = ()) -> TrainConfig:
@@ -47,7 +47,7 @@ def read_config(model: type[Config], files: Iterable[str | Path], overrides: Seq
     try:
         config = model.model_validate(draft.values)
     except ValidationError as error:
-        raise _explained(error, draft, model) from error
+        raise explained(error, draft.origin, model) from error
     if isinstance(config, TrainConfig):
         check_loss(config.loss)
         check_advantages(config.advantage, config.sampling.max_tokens)
@@ -137,74 +137,6 @@ def _value(text: str) -> Any:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         return text
-
-
-# --- mistakes -------------------------------------------------------------------------------------------------
-
-_MISSING = {
-    "model": "Name the model to train: model.path=FOLDER.",
-    "env": "Name an environment to learn from: env=NAME, or [[env]] with its `id` in a file.",
-}
-
-
-def _explained(error: ValidationError, draft: _Draft, model: type[BaseModel]) -> ConfigError:
-    """One error for all mistakes, with what to do about each."""
-    told = dict(_problem(problem, draft, model) for problem in error.errors())
-    hints = dict.fromkeys(filter(None, told.values()))
-    return ConfigError(
-        "; ".join(told), hint=" ".join(hints) or "docs/reference/train-config.md lists the settings.", cause=error
-    )
-
-
-def _problem(problem: Mapping[str, Any], draft: _Draft, model: type[BaseModel]) -> tuple[str, str]:
-    place: Place = tuple(problem["loc"])
-    name = ".".join(str(part) for part in place)
-    origin = draft.origin(place)
-    where = f" in {origin}" if origin and not origin.startswith("the override") else ""
-    if problem["type"] == "extra_forbidden":
-        known = _names_at(model, place[:-1])
-        sections = [*_sections_with(model, str(place[-1]))]
-        hint = (
-            near_misses(str(place[-1]), known)
-            or (sections and f"Did you mean {' or '.join(f'{one}.{place[-1]}' for one in sections)}?")
-            or f"Known settings there: {', '.join(sorted(known))}."
-        )
-        return f"unknown setting {name!r}{where}", hint
-    cause = problem.get("ctx", {}).get("error")
-    if isinstance(cause, ConfigError):
-        return f"{name + ': ' if name else ''}{cause}", cause.hint
-    if problem["type"] == "missing":
-        return f"{name} is missing", _MISSING.get(name, f"Set it: {name}=…")
-    message = str(problem["msg"]).removeprefix("Value error, ")
-    message = message[:1].lower() + message[1:]
-    return f"{name}{where}: {message}, not {problem['input']!r}", ""
-
-
-def _names_at(model: type[BaseModel], place: Place) -> list[str]:
-    """The settings of the section at a place."""
-    for part in place:
-        if isinstance(part, int):
-            continue
-        field = model.model_fields.get(part)
-        found = _section_in(field.annotation) if field is not None else None
-        if found is None:  # the tag of a union, which pydantic puts into places
-            continue
-        model = found
-    return list(model.model_fields)
-
-
-def _sections_with(model: type[BaseModel], name: str) -> Iterator[str]:
-    """The sections of the file that have a setting of that name."""
-    for section, field in model.model_fields.items():
-        found = _section_in(field.annotation)
-        if found is not None and name in found.model_fields and section != "env":
-            yield section
-
-
-def _section_in(annotation: Any) -> type[BaseModel] | None:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    return next(filter(None, map(_section_in, get_args(annotation))), None)
 
 
 # --- back to TOML ---------------------------------------------------------------------------------------------
