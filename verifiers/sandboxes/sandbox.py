@@ -11,11 +11,14 @@ A sandbox serves one rollout: there is no reset and no snapshot. Two families of
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
+from verifiers.errors import SandboxUnsupportedError
 from verifiers.sandboxes.results import Capabilities, Chunk, ExecResult, FileStat, SandboxInfo, Usage
 from verifiers.sandboxes.spec import Command, SandboxSpec, command
 
@@ -142,8 +145,14 @@ class Provider(ABC):
         """A sandbox that has answered. All or nothing: what failed or was cancelled leaves nothing behind."""
 
     async def claim(self, sandbox: Sandbox, spec: SandboxSpec) -> Sandbox:
-        """Hand an idle sandbox of a pool to a rollout: `spec`'s secrets and labels become its own."""
-        raise NotImplementedError
+        """Hand an idle sandbox of a pool to a rollout: `spec`'s secrets and labels become its own.
+
+        Here for sandboxes that look at their `spec` for each request. Others tell whoever runs them.
+        """
+        if sandbox.spec.pool_key != spec.pool_key:
+            raise SandboxUnsupportedError("an idle sandbox cannot become one with other contents or limits")
+        sandbox.spec = spec
+        return sandbox
 
     @abstractmethod
     async def get(self, sandbox_id: str) -> Sandbox:
@@ -154,8 +163,19 @@ class Provider(ABC):
         """The sandboxes that have all these labels."""
 
     async def delete_many(self, labels: Mapping[str, str]) -> int:
-        """Delete those that have all these labels; how many there were."""
-        raise NotImplementedError
+        """Delete those that have all these labels, all at once; how many there were.
+
+        Raises the first error after all were tried.
+        """
+        found = await self.list(labels)
+        outcomes = await asyncio.gather(*(self._delete_by_id(info.id) for info in found), return_exceptions=True)
+        if failure := next((outcome for outcome in outcomes if outcome is not None), None):
+            raise failure
+        return len(found)
+
+    async def _delete_by_id(self, sandbox_id: str) -> None:
+        with contextlib.suppress(KeyError):  # it has gone meanwhile
+            await (await self.get(sandbox_id)).delete()
 
     @abstractmethod
     async def reap_orphans(self) -> int:

@@ -1,0 +1,88 @@
+"""A sandbox that came from a pool: the provider's own, except that deleting it tells the pool."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from verifiers.errors import SandboxError
+from verifiers.sandboxes.results import ExecResult, FileStat, Usage
+from verifiers.sandboxes.sandbox import Process, Sandbox
+from verifiers.sandboxes.spec import Command
+
+T = TypeVar("T")
+
+
+async def outlast(task: asyncio.Task[T]) -> T:
+    """The outcome of a task that must not be cut short: if the caller is cancelled, that shows after its end."""
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait({task})
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled
+    return task.result()
+
+
+class PooledSandbox(Sandbox):
+    """`inner` as its user sees it. hit: it was idle when it was asked for; start_s: seconds from the asking to it."""
+
+    def __init__(
+        self, inner: Sandbox, end: Callable[[], asyncio.Task[SandboxError | None]], *, hit: bool, start_s: float
+    ) -> None:
+        self.inner = inner
+        self.id, self.spec, self.isolation = inner.id, inner.spec, inner.isolation
+        self.hit, self.start_s = hit, start_s
+        self._end = end
+        self._deleted = False
+
+    async def delete(self) -> None:
+        """Delete it; the pool has room for another then."""
+        if not self._deleted and (failure := await outlast(self._end())) is not None:
+            raise failure
+        self._deleted = True
+
+    # --- the rest is the inner one's ---------------------------------------------------------------------------
+
+    async def run(self, command: Command) -> ExecResult:
+        return await self.inner.run(command)
+
+    async def start(self, command: Command) -> Process:
+        return await self.inner.start(command)
+
+    async def attach(self, process_id: str) -> Process:
+        return await self.inner.attach(process_id)
+
+    async def read(self, path: str, *, offset: int = 0, size: int | None = None) -> bytes:
+        return await self.inner.read(path, offset=offset, size=size)
+
+    async def write(self, path: str, data: bytes, *, mode: int = 0o644) -> None:
+        await self.inner.write(path, data, mode=mode)
+
+    async def stat(self, path: str) -> FileStat:
+        return await self.inner.stat(path)
+
+    async def list(self, path: str) -> list[FileStat]:
+        return await self.inner.list(path)
+
+    async def mkdir(self, path: str) -> None:
+        await self.inner.mkdir(path)
+
+    async def remove(self, path: str, *, recursive: bool = False) -> None:
+        await self.inner.remove(path, recursive=recursive)
+
+    async def upload(self, source: Path, target: str) -> None:
+        await self.inner.upload(source, target)
+
+    async def download(self, source: str, target: Path) -> None:
+        await self.inner.download(source, target)
+
+    async def usage(self) -> Usage:
+        return await self.inner.usage()
+
+    async def alive(self) -> bool:
+        return await self.inner.alive()
