@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch")
 
 from tests.support.fake_vllm import FakeVllm  # noqa: E402
 from tests.support.tiny_model import save_tiny  # noqa: E402
+from verifiers.errors import ConfigError  # noqa: E402
 from verifiers.train.build import built, make_learner  # noqa: E402
 from verifiers.train.config import TrainConfig  # noqa: E402
 from verifiers.train.config_files import load_config  # noqa: E402
@@ -94,6 +95,14 @@ async def test_a_process_beside(workplace: Path) -> None:
     """It begins with the model of the configuration, and ends with the run."""
     reports = await trained(config_of(workplace, "sampler.kind=process"))
     assert reports[0].figures["loss/mismatch_kl"] < 1e-6
+
+
+async def test_a_model_without_a_chat_template_is_refused_before_anything_is_sampled(workplace: Path) -> None:
+    """With what to do about it, not after the failures of ten batches."""
+    (workplace / "model" / "chat_template.jinja").unlink()
+    with pytest.raises(ConfigError, match="low_bytes can not be played: the chat template refuses") as raised:
+        await trained(config_of(workplace))
+    assert "completion mode" in str(raised.value.hint)
 
 
 async def test_rows_are_kept_if_asked_for(workplace: Path) -> None:

@@ -118,6 +118,9 @@ def test_all_mistakes_are_told_with_their_file(base: Path, tmp_path: Path) -> No
         ("sampling.top_p=0.9", "top_p", "Leave it out"),
         ("sampling.extra.top_k=5", "top_k", "Leave it out"),
         ("sampling.extra.seed=5", "seed", "loop.seed"),
+        ("sampling.extra.stpo=['x']", "sampling.extra: the engine has no sampling argument 'stpo'", "stop"),
+        ("sampling.extra.stop_token_ids=[-1]", "sampling.extra: ", "at least 0"),
+        ("sampling.extra.response_format.type=text", "sampling.extra: ", "response_format"),
         ("sampler.kind=vllm", "no server is named", "sampler.urls"),
         ("sampler.urls=['http://127.0.0.1:1']", "kind is inproc", "sampler.kind=vllm"),
         ("sampler.api_key_var=KEY", "kind is inproc", "sampler.kind=vllm"),
@@ -140,6 +143,12 @@ def test_what_can_not_work_is_refused(base: Path, override: str, told: str, hint
     error = refused([base], [override])
     assert told in str(error)
     assert hint in error.hint
+
+
+def test_what_a_request_may_ask_beside_is_taken(base: Path) -> None:
+    """Ends of a reply, and arguments of the template."""
+    extra = ["sampling.extra.stop=['x']", "sampling.extra.chat_template_kwargs.enable_thinking=false"]
+    assert set(load_config([base], extra).sampling.extra) == {"stop", "chat_template_kwargs"}
 
 
 def test_settings_that_contradict_each_other_are_refused(base: Path) -> None:

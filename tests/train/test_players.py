@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.support.mock_openai import MockOpenAI, chat
 from tests.support.play import FunctionClient
-from verifiers.errors import ConfigError, DatasetError, EnvironmentNotFoundError
+from verifiers.clients.rendering import Rendered
+from verifiers.errors import ConfigError, DatasetError, EnvironmentNotFoundError, ModelError
 from verifiers.evals.lookup import FoundEnvironment
 from verifiers.rollouts.source import GroupSource, RolloutRequest
 from verifiers.train.config import EnvironmentConfig
-from verifiers.train.environments import find, loaded
+from verifiers.train.environments import find
 from verifiers.train.players import Served, opened, options_of
 from verifiers.types import ClientConfig
 
@@ -23,14 +25,15 @@ SUMS = """
 import verifiers as vf
 
 
-def load_environment(only_eval: bool = False, sampling_args=None):
+def load_environment(only_eval: bool = False, sampling_args=None, grouped: bool = False):
     def right(completion, answer):
         return float(completion[-1]["content"] == answer)
 
     rows = [{"question": f"q{n}", "answer": f"q{n}"} for n in range(4)]
     few = [{"question": "e", "answer": "e"}]
     data = {"dataset": None if only_eval else rows, "eval_dataset": few, "sampling_args": sampling_args}
-    return vf.SingleTurnEnv(rubric=vf.Rubric(funcs=[right]), **data)
+    env = vf.SingleTurnEnv(rubric=vf.Rubric(funcs=[right]), **data)
+    return vf.EnvGroup([vf.EnvGroup([env])]) if grouped else env
 """
 
 
@@ -103,12 +106,67 @@ async def test_nothing_to_learn_from_is_an_error(sums: str) -> None:
         find(EnvironmentConfig(id="nowhere-at-all"))
 
 
-@pytest.mark.parametrize("asked", [{"top_p": 0.9}, {"extra_body": {"top_k": 20}}], ids=["argument", "body"])
-def test_an_environment_that_cuts_the_distribution_is_refused(sums: str, asked: dict[str, object]) -> None:
-    """Before anything is sampled, since every rollout would fail; what changes nothing may stand there."""
-    wishes = {"top_p": 1.0, "max_tokens": 8}
-    config = EnvironmentConfig(id=sums, args={"sampling_args": wishes})
-    assert loaded(config, find(config)).rows
-    config = EnvironmentConfig(id=sums, args={"sampling_args": {**wishes, **asked}})
-    with pytest.raises(ConfigError, match=r"top_[pk] in its sampling_args"):
-        loaded(config, find(config))
+ASKED: dict[str, tuple[dict[str, object], str]] = {
+    "argument": ({"top_p": 0.9}, "top_p=0.9 is refused"),
+    "body": ({"extra_body": {"top_k": 20}}, "top_k=20 is refused"),
+    "chat": ({"response_format": {"type": "json_object"}}, "response_format is one of chat routes"),
+    "unknown": ({"extra_body": {"stpo": ["x"]}}, "no sampling argument 'stpo'"),
+}
+PLACES: dict[str, dict[str, object]] = {
+    "here": {},
+    "in-a-group": {"args": {"grouped": True}},
+    "in-a-group-in-a-worker": {"workers": 1, "args": {"grouped": True}},
+}
+
+
+@pytest.mark.parametrize(
+    ("place", "asked"),
+    [("here", one) for one in ASKED] + [("in-a-group", one) for one in ASKED]
+    + [("in-a-group-in-a-worker", "body")],
+)  # fmt: skip
+async def test_an_environment_that_asks_for_what_no_policy_gives_is_refused(sums: str, place: str, asked: str) -> None:
+    """Wherever it is played, and whichever child of a group asks: before anything is sampled, since each rollout would
+    fail. What changes nothing may stand there, and what the run sets itself."""
+    wishes = {"top_p": 1.0, "max_tokens": 8, "temperature": 0.3, "stop": ["x"], "timeout": 5}
+    options = {"id": sums, **PLACES[place]}
+    refused, said = ASKED[asked]
+    served = Served(FunctionClient(), "m", ClientConfig(api_base_url="http://127.0.0.1:9/v1", api_key_var="NONE"))
+
+    async def play(sampling_args: dict[str, object]) -> int:
+        args = {**dict(options.get("args", {})), "sampling_args": sampling_args}  # type: ignore[call-overload]
+        config = EnvironmentConfig(**{**options, "args": args})  # type: ignore[arg-type]
+        async with opened(config, find(config), served, {}, options_of(0, 0)) as playing:
+            return len(playing.rows)
+
+    if place in ("here", "in-a-group"):
+        assert await play(wishes) == 4
+    with pytest.raises(ConfigError, match=f"sampling_args of the environment {sums}: .*{said}") as raised:
+        await play({**wishes, **refused})
+    assert raised.value.hint
+
+
+class Template:
+    """A renderer whose template refuses what it is told to."""
+
+    def __init__(self, refuses: str) -> None:
+        self.refuses = refuses
+
+    async def render(self, messages: list[Any], tools: Any, arguments: Any) -> Rendered:
+        if self.refuses in str(messages):
+            raise ModelError("the chat template refuses the messages", hint="Look at it.")
+        return Rendered("", [], None)
+
+    async def ids(self, text: str) -> list[int]:
+        return []
+
+
+async def test_a_policy_whose_template_can_not_write_a_prompt_is_refused(sums: str) -> None:
+    """Before anything is sampled."""
+    config = EnvironmentConfig(id=sums)
+    served = Served(FunctionClient(), "m", renderer=Template("q0"))
+    with pytest.raises(ConfigError, match=f"{sums} can not be played: the chat template refuses"):
+        async with opened(config, find(config), served, {}, options_of(0, 0)):
+            pass
+    served = Served(FunctionClient(), "m", renderer=Template("nothing"))
+    async with opened(config, find(config), served, {}, options_of(0, 0)) as playing:
+        assert len(playing.rows) == 4

@@ -469,6 +469,12 @@ def merge_sampling_args(base: SamplingArgs, changes: SamplingArgs | None) -> Sam
     return merged
 
 
+def sampling_defaults(env: Environment) -> list[SamplingArgs]:
+    """The sampling arguments that rollouts begin with: the environment's own, then those of each child of a group."""
+    children: Iterable[Environment] = getattr(env, "envs", ())
+    return [env.sampling_args, *(arguments for child in children for arguments in sampling_defaults(child))]
+
+
 def read_info(info: Any, example_id: Any) -> Any:
     """`info` as a dict: decoded if it is JSON text, {} if empty."""
     if info is None or info == "":

@@ -38,6 +38,13 @@ HINTS = {
 """What to do about groups that give nothing, by the kind of most of their errors; otherwise `PLAY_IT`."""
 
 
+CUT_OFF = (
+    "Every reply was cut off, and advantage.overlong leaves such rollouts out of the loss: raise sampling.max_tokens, "
+    "or take advantage.overlong=keep."
+)
+"""What to do about groups that are scored, and of which nothing is trained."""
+
+
 class Fate(StrEnum):
     """What became of a group. Figures count them as `groups/FATE`."""
 
@@ -208,6 +215,8 @@ class Buffer:
                 "Every rollout of a group earns the same: take tasks that the model solves sometimes, larger groups "
                 "(loop.group_size), or a model that has been fine-tuned on the format first (vf-sft)."
             )
+        if self._empty.most_common(1)[0][0] is Fate.NO_ROWS:
+            return CUT_OFF
         common = self._errors.most_common(1)
         return HINTS.get(common[0][0] if common else "", PLAY_IT)
 

@@ -115,7 +115,7 @@ async def built(
         endpoint = None
         if any(one.in_workers for one in [*config.env, *(one for one, _ in evaluated)]):
             endpoint = await _endpoint(config, sampler, renderer, ends)
-        served = Served(SamplerClient(sampler, renderer), sampler.info().model, endpoint)
+        served = Served(SamplerClient(sampler, renderer), sampler.info().model, endpoint, renderer)
         trained: Learner = learner
         if _in_folders(config):
             trained = _InFolders(learner, WeightFolders(folder / WEIGHTS, durable=False))

@@ -25,6 +25,7 @@ from verifiers.train.config import TrainConfig
 from verifiers.train.config_mistakes import Place, explained
 from verifiers.train.config_section import NONE
 from verifiers.train.losses.checks import check_loss
+from verifiers.train.sampling_check import check_sampling
 
 Config = TypeVar("Config", bound=BaseModel)
 
@@ -51,6 +52,7 @@ def read_config(model: type[Config], files: Iterable[str | Path], overrides: Seq
     if isinstance(config, TrainConfig):
         check_loss(config.loss)
         check_advantages(config.advantage, config.sampling.max_tokens)
+        check_sampling(config.sampling.extra, "sampling.extra")
     return config
 
 

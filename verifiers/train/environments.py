@@ -7,19 +7,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from verifiers.envs.environment import Environment
+from verifiers.envs.environment import Environment, sampling_defaults
 from verifiers.envs.load import load_environment
 from verifiers.envs.provenance import environment_ref
-from verifiers.errors import ConfigError, DatasetError
+from verifiers.errors import DatasetError
 from verifiers.evals.lookup import FoundEnvironment, find_environment
 from verifiers.rollouts.plan import Rows
 from verifiers.train.config import EnvironmentConfig
-from verifiers.train.engines.sampling import NEUTRAL
 from verifiers.train.rows import EnvRef
+from verifiers.train.sampling_check import check_sampling
+from verifiers.types import SamplingArgs
 
 Prepare = Callable[[str, bool], FoundEnvironment | None]
 """Gets an environment from a hub: its id, and whether it is played in a virtual environment of its own."""
@@ -48,14 +49,15 @@ def loaded(config: EnvironmentConfig, found: FoundEnvironment, split: Split = "t
     """Load it into this process. DatasetError if it has no tasks to learn from, ConfigError if it asks for replies
     that no policy can learn from: every rollout would fail."""
     env = load_environment(found.env_id, **config.args)
-    asked = {**env.sampling_args, **(env.sampling_args.get("extra_body") or {})}
-    if refused := [name for name, harmless in NEUTRAL.items() if asked.get(name) not in (None, *harmless)]:
-        raise ConfigError(
-            f"{config.id} has {', '.join(refused)} in its sampling_args: sampled so, logprobs are not the policy's",
-            hint="Take it out of the environment. Temperature and max_tokens are those of [sampling].",
-        )
+    check_asked(sampling_defaults(env), config)
     rows = tasks_of(env, config, split)
     return Tasks(env, rows, EnvRef(**environment_ref(found.env_id)))
+
+
+def check_asked(defaults: Iterable[SamplingArgs], config: EnvironmentConfig) -> None:
+    """Raise ConfigError if an environment, or a child of a group, asks for what the policy's sampler refuses."""
+    for arguments in defaults:
+        check_sampling(arguments, f"sampling_args of the environment {config.id}")
 
 
 def tasks_of(env: Environment, config: EnvironmentConfig, split: Split) -> Rows:

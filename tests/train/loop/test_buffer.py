@@ -12,6 +12,7 @@ from verifiers.train.advantages import make_algorithm
 from verifiers.train.buffer import Buffer
 from verifiers.train.config import AdvantageConfig
 from verifiers.train.curriculum import Ask
+from verifiers.types import Outcome
 
 
 def filled(count, algorithm=None, **limits):
@@ -48,3 +49,16 @@ def test_groups_that_end_a_run_by_their_age_are_counted_once():
     with pytest.raises(TrainingError, match="3 groups in a row were more than 1 versions old"):
         buffer.cut(5)
     assert accounted(buffer) and dict(buffer.fates) == {"stale": 3} and buffer.ready == []
+
+
+@pytest.mark.parametrize("overlong", ["mask", "drop"])
+def test_groups_of_nothing_but_cut_off_replies_say_which_settings_leave_them_out(overlong):
+    """They are scored and played well: neither the environment nor the sampler is to blame."""
+    algorithm = make_algorithm(AdvantageConfig(overlong=overlong), 8)
+    buffer, groups = filled(3, algorithm, max_empty=3)
+    cut = [[replace(one, outcome=Outcome.TRUNCATED) for one in group.members] for group in groups]
+    for group, members in zip(groups[:2], cut, strict=False):
+        buffer.arrived(replace(group, members=members))
+    with pytest.raises(TrainingError, match="3 groups in a row gave nothing to train on: 3 no_rows") as raised:
+        buffer.arrived(replace(groups[2], members=cut[2]))
+    assert "sampling.max_tokens" in raised.value.hint and "advantage.overlong=keep" in raised.value.hint

@@ -16,7 +16,7 @@ import orjson
 
 from verifiers.clients.cache import CachedClient, through_cache
 from verifiers.clients.client import as_client
-from verifiers.envs.environment import Environment
+from verifiers.envs.environment import Environment, sampling_defaults
 from verifiers.envs.load import load_environment
 from verifiers.envs.provenance import facts_of, package_version
 from verifiers.envs.registry import teardown
@@ -159,6 +159,7 @@ class Worker:
         self._engine = _TellingEngine(self._generated, env, client, load.model, load.sampling_args, options)
         # `joins`: whether rollouts of a task must be played together.
         facts = {**facts_of(env, load.env_id), "env_id": env.env_id, "joins": self._engine.joins}
+        facts["sampling_args"] = sampling_defaults(env)
         self._post(Ready(orjson.Fragment(to_json(facts))))
 
     # --- rows -------------------------------------------------------------------------------------------------
