@@ -33,7 +33,7 @@ async def test_a_failing_pass_ends_every_request(threaded: bool) -> None:
     """Running and waiting requests get an EngineError with the cause; so does whatever is asked later."""
     model = tiny_model()
     engine = TorchEngine(model, max_batch=2, max_context=64, threaded=threaded, stop_token_ids=[])
-    model.lm_head.register_forward_hook(Breaks(5))
+    model.get_input_embeddings().register_forward_hook(Breaks(5))
     outcomes = await asyncio.gather(
         *(engine.generate([seed], {"max_tokens": 50}) for seed in range(4)), return_exceptions=True
     )

@@ -19,17 +19,16 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
 
 from verifiers.clients.sampler import Completion
-from verifiers.errors import EngineError, Error
+from verifiers.errors import EngineError
 from verifiers.train.engines.cache import KvCache
 from verifiers.train.engines.forward import PREFILL_TOKENS, Runner
-from verifiers.train.engines.sampling import Sampling
+from verifiers.train.engines.requests import Limits, Request, again
 from verifiers.types import FinishReason
 
 MIN_ROWS = 8
@@ -37,42 +36,6 @@ MIN_ROWS = 8
 
 MIN_SHARED = 8
 """Tokens of a common beginning below which it is not worth looking up."""
-
-DRAWN = 256
-"""Random numbers that are drawn for a request at once."""
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """max_batch: sequences that are decoded together. max_context: tokens of one, prompt and reply."""
-
-    max_batch: int
-    max_context: int
-
-
-@dataclass(slots=True, eq=False)
-class Request:
-    """A prompt in work. `deliver` is called once, with the completion or with the error that ended it."""
-
-    prompt: list[int]
-    sampling: Sampling
-    deliver: Callable[[Completion | Error], None]
-    stop_ids: frozenset[int] = frozenset()
-    limit: int = 0
-    """Tokens of the reply at most: what was asked for and what fits."""
-    cancelled: bool = False
-    tokens: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-    versions: list[int] = field(default_factory=list)
-    draws: list[float] = field(default_factory=list)
-    random: Any = None
-
-    def draw(self) -> float:
-        """The next of the request's own random numbers, in [0, 1)."""
-        if not self.draws:
-            self.draws = (self.random.random(min(DRAWN, self.limit)) * (1.0 - 2.0**-40)).tolist()[::-1]
-        return self.draws.pop()
-
 
 class Decoder:
     """Slots, what waits for one, and the step. Not thread-safe, except for `Request.cancelled`."""
@@ -388,11 +351,6 @@ class Decoder:
             self._tokens = _widened(self._tokens, max(length + 1, 2 * self._tokens.shape[1]))
             if self._routes is not None:
                 self._routes = _widened(self._routes, self._tokens.shape[1])
-
-
-def again(error: EngineError) -> EngineError:
-    """The same error for another caller: a raised one gathers tracebacks."""
-    return EngineError(*error.args, hint=error.hint, cause=error.__cause__)
 
 
 def _choose(logits: Any, temperatures: Any, draws: Any, *, greedy: bool) -> tuple[Any, Any]:

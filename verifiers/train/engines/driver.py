@@ -13,10 +13,13 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from verifiers.errors import ConfigError, EngineError
-from verifiers.train.engines.decoder import Decoder, Request, again
+from verifiers.clients.sampler import Completion
+from verifiers.errors import ConfigError, EngineError, Error
+from verifiers.train.engines.decoder import Decoder
+from verifiers.train.engines.requests import Request, again
 
 T = TypeVar("T")
+Outcome = tuple[asyncio.Future[Completion], Completion | Error]
 
 
 class InlineDriver:
@@ -34,6 +37,13 @@ class InlineDriver:
             raise again(self.failure)
         self._decoder.submit(request)
         self._schedule()
+
+    def settle(
+        self, loop: asyncio.AbstractEventLoop, future: asyncio.Future[Completion], outcome: Completion | Error
+    ) -> None:
+        """Hand an outcome to whoever awaits it."""
+        if not loop.is_closed():
+            loop.call_soon(_settle, [(future, outcome)])
 
     def cancel(self, request: Request) -> None:
         """Give a request up."""
@@ -84,10 +94,18 @@ class InlineDriver:
 
 
 class ThreadDriver:
-    """Steps in a daemon thread, which starts with the first request. Its lock is held for the queue only."""
+    """Steps in a daemon thread, which starts with the first request. Its lock is held for the queues only.
+
+    What goes between thread and loop goes together: all requests of one turn of the loop, all outcomes of one step.
+    Each hand-over costs a system call and a change of the thread that has the interpreter, and requests that come one
+    by one would be decoded in steps of their own.
+    """
 
     def __init__(self, decoder: Decoder) -> None:
         self._decoder = decoder
+        self._coming: list[Request] = []
+        self._coming_from: asyncio.AbstractEventLoop | None = None
+        self._settled: dict[asyncio.AbstractEventLoop, list[Outcome]] = {}
         self._wake = threading.Condition()
         self._inbox: deque[Request] = deque()
         self._work: deque[Callable[[], None]] = deque()
@@ -97,13 +115,39 @@ class ThreadDriver:
         self.failure: EngineError | None = None
 
     def submit(self, request: Request) -> None:
-        """Queue a request."""
+        """Queue a request, from the event loop."""
+        if self.failure is not None:
+            raise again(self.failure)
+        self._coming.append(request)
+        loop = asyncio.get_running_loop()
+        if self._coming_from is not loop:
+            self._coming_from = loop
+            loop.call_soon(self._take_in)
+
+    def _take_in(self) -> None:
+        requests, self._coming, self._coming_from = self._coming, [], None
         with self._wake:
-            if self.failure is not None:
-                raise again(self.failure)
-            self._inbox.append(request)
-            self._start()
-            self._wake.notify()
+            failure = self.failure
+            if failure is None:
+                self._inbox.extend(requests)
+                self._start()
+                self._wake.notify()
+        if failure is not None:
+            self._end(requests, failure)
+
+    def settle(
+        self, loop: asyncio.AbstractEventLoop, future: asyncio.Future[Completion], outcome: Completion | Error
+    ) -> None:
+        """Keep an outcome for whoever awaits it, until the step has ended."""
+        with self._wake:
+            self._settled.setdefault(loop, []).append((future, outcome))
+
+    def _tell(self) -> None:
+        with self._wake:
+            settled, self._settled = self._settled, {}
+        for loop, outcomes in settled.items():
+            with contextlib.suppress(RuntimeError):  # the loop has ended, and whoever awaited with it
+                loop.call_soon_threadsafe(_settle, outcomes)
 
     def cancel(self, request: Request) -> None:
         """Give a request up; its place is free from the next step on."""
@@ -173,6 +217,7 @@ class ThreadDriver:
                 while self._inbox:
                     self._decoder.submit(self._inbox.popleft())
                 self._decoder.step()
+                self._tell()
             except Exception as error:  # the boundary to the model: whatever it is, the requests are told
                 self._fail(_as_failure(error))
 
@@ -191,9 +236,21 @@ class ThreadDriver:
             self.failure = self.failure or error
             left = list(self._inbox)
             self._inbox.clear()
-        for request in left:
-            request.deliver(again(self.failure))
         self._decoder.fail(self.failure)
+        self._end(left, self.failure)
+
+    def _end(self, requests: list[Request], failure: EngineError) -> None:
+        for request in requests:
+            request.deliver(again(failure))
+        self._tell()
+
+
+def _settle(outcomes: list[Outcome]) -> None:
+    for future, outcome in outcomes:
+        if isinstance(outcome, Completion):
+            _set(future, outcome, None)
+        else:
+            _set(future, None, outcome)
 
 
 def _set(future: asyncio.Future[Any], outcome: Any, error: BaseException | None) -> None:

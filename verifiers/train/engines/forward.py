@@ -18,6 +18,7 @@ import torch
 
 from verifiers.errors import ConfigError
 from verifiers.train.engines.cache import GROWTH, KvCache
+from verifiers.train.engines.lean import Lean, fits
 
 LAYER_TYPES = frozenset({"full_attention", "sliding_attention"})
 PREFILL_TOKENS = 2048
@@ -52,6 +53,8 @@ class Runner:
         self.routed_layers = 0
         if record_routes:
             self._record_routes()
+        self._lean: Lean | None = None
+        self.weights_changed()
         self.check()
 
     def forward(self, cache: KvCache, rows: Any, positions: Any, ids: Any, *, all_logits: bool = False) -> Any:
@@ -70,15 +73,26 @@ class Runner:
             torch.where(on < 0, cache.capacity, on),
             window,
         )
+        masks = self._masks(places, window)
+        if self._lean is not None:
+            logits = self._lean(cache, ids.to(self.device), places, masks, last=not all_logits)
+            return (logits if all_logits else logits[:, 0]).float()
         output = self.model(
             input_ids=ids.to(self.device),
-            attention_mask=self._masks(places, window),
+            attention_mask=masks,
             position_ids=places,
             use_cache=True,
             **{self._cache_name: cache},
             **({} if all_logits else self._keep),
         )
         return (output.logits if all_logits else output.logits[:, -1]).float()
+
+    def weights_changed(self) -> None:
+        """Weights were loaded, or an adapter came or went: with one, the model runs its own pass."""
+        if self._types != ["full_attention"] or not fits(self.model):
+            self._lean = None
+        elif self._lean is None:
+            self._lean = Lean(self.model)
 
     def routes(self, count: int) -> Any:
         """The experts of the last forward pass: [count tokens, layers, k] int16, on the CPU."""

@@ -23,7 +23,6 @@ with it the order of everything is the loop's own.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -33,10 +32,11 @@ import torch
 from verifiers.clients.sampler import Completion, EngineInfo
 from verifiers.errors import ConfigError, Error, OverlongPromptError
 from verifiers.train.engines.cache import KvCache
-from verifiers.train.engines.decoder import MIN_ROWS, Decoder, Limits, Request
+from verifiers.train.engines.decoder import MIN_ROWS, Decoder
 from verifiers.train.engines.driver import InlineDriver, ThreadDriver
 from verifiers.train.engines.forward import PREFILL_TOKENS, Runner
 from verifiers.train.engines.loading import Loader
+from verifiers.train.engines.requests import Limits, Request
 from verifiers.train.engines.sampling import read_sampling
 from verifiers.train.learner import Weights
 from verifiers.types import SamplingArgs
@@ -95,7 +95,7 @@ class TorchEngine:
         """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Completion] = loop.create_future()
-        request = self._request(token_ids, params, lambda outcome: _settle(loop, future, outcome))
+        request = self._request(token_ids, params, lambda outcome: self._driver.settle(loop, future, outcome))
         self._driver.submit(request)
         try:
             return await future
@@ -188,6 +188,7 @@ class TorchEngine:
 
     def _load(self, source: Any, version: int) -> None:
         self._loader.load(source)
+        self._runner.weights_changed()
         self._decoder.weights_changed(version, recompute=self._recompute)
 
     def _scores(self, ids: list[int]) -> list[float]:
@@ -203,21 +204,6 @@ class TorchEngine:
                 following = tokens[part.start + 1 : part.stop + 1].to(logits.device)
                 scores += torch.log_softmax(logits[0], dim=-1).gather(1, following[:, None])[:, 0].tolist()
         return scores
-
-
-def _settle(loop: asyncio.AbstractEventLoop, future: asyncio.Future[Completion], outcome: Completion | Error) -> None:
-    """Hand the outcome to whoever awaits it; from any thread."""
-
-    def settle() -> None:
-        if future.done():
-            return
-        if isinstance(outcome, Completion):
-            future.set_result(outcome)
-        else:
-            future.set_exception(outcome)
-
-    with contextlib.suppress(RuntimeError):  # the loop has ended, and whoever awaited with it
-        loop.call_soon_threadsafe(settle)
 
 
 def stop_tokens(model: Any, tokenizer: Any = None) -> frozenset[int]:
