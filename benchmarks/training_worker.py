@@ -10,14 +10,14 @@ from typing import Any
 
 import torch
 
-from tests.support.toy_tasks import CLASSES, LENGTH, save_toy, score, single_turn
+from tests.support.toy_tasks import CLASSES, save_toy, score, single_turn
 
-GROUPS, SIZE, LR = 6, 8, 6e-3
+GROUPS, SIZE, LENGTH, LR = 4, 8, 8, 6e-3
 
 
 def ours(folder: Path, steps: int, seed: int) -> dict[str, Any]:
     """Our stack in this process, sampling and training in turn."""
-    return _ours(folder, steps, seed, max_lag=0)
+    return _ours(folder, steps, seed, max_lag=0, max_tokens=LENGTH)
 
 
 def turns(folder: Path, steps: int, seed: int) -> dict[str, Any]:
@@ -38,7 +38,7 @@ def _ours(folder: Path, steps: int, seed: int, **settings: Any) -> dict[str, Any
     begun = clock()
     curve = asyncio.run(
         learn(
-            single_turn(), folder, steps=steps, groups=GROUPS, lr=LR, seed=seed, repeatable=False,
+            single_turn(LENGTH), folder, steps=steps, groups=GROUPS, lr=LR, seed=seed, repeatable=False,
             observers=[lambda report: ends.append(clock() - begun)], **settings,
         )
     )  # fmt: skip
@@ -52,7 +52,7 @@ def trl(folder: Path, steps: int, seed: int) -> dict[str, Any]:
     from trl import GRPOConfig, GRPOTrainer
 
     def of_class(completions: list[Any], answer: list[str], **_: Any) -> list[float]:
-        return [score(reply[0]["content"], wanted) for reply, wanted in zip(completions, answer, strict=True)]
+        return [score(reply[0]["content"], wanted, LENGTH) for reply, wanted in zip(completions, answer, strict=True)]
 
     ends: list[float] = []
 

@@ -41,9 +41,9 @@ TEMPLATE = """\
 """As short as a template with tools can be: a token a byte makes long prompts."""
 
 
-def score(reply: str, wanted: str) -> float:
-    """Share of the four characters that are of the class; a call of a tool is none, though it is full of letters."""
-    return sum(map(CLASSES[wanted], reply)) / LENGTH if len(reply) <= LENGTH else 0.0
+def score(reply: str, wanted: str, length: int = LENGTH) -> float:
+    """Share of the characters that are of the class; a call of a tool is none, though it is full of letters."""
+    return sum(map(CLASSES[wanted], reply)) / length if len(reply) <= length else 0.0
 
 
 def save_toy(folder: Path, kind: str = "qwen2", seed: int = 0, **changes: Any) -> Path:
@@ -62,12 +62,12 @@ def save_toy(folder: Path, kind: str = "qwen2", seed: int = 0, **changes: Any) -
     return folder
 
 
-def single_turn() -> vf.SingleTurnEnv:
-    """The prompt names a class; the reply is to have four characters of it."""
+def single_turn(length: int = LENGTH) -> vf.SingleTurnEnv:
+    """The prompt names a class; the reply is to have that many characters of it."""
     rows = [{"question": name, "answer": name} for name in CLASSES]
 
     def of_class(completion: Any, answer: str) -> float:
-        return score(completion[-1]["content"] or "", answer)
+        return score(completion[-1]["content"] or "", answer, length)
 
     return vf.SingleTurnEnv(dataset=rows, rubric=vf.Rubric([of_class]))
 
