@@ -1,0 +1,206 @@
+"""Starts sandboxes for one provider: a small process with one thread, started as `python -I -S spawner.py FD`.
+
+bubblewrap dies with the *thread* that started it (containers/bubblewrap#692), forking a process with many threads and
+much memory is slow and unsafe, and mounts made here are seen by nobody else and vanish with the sandbox. A request is
+one packet of JSON, the sandbox's connection beside it; answers are `{"id", "pid"}` and, when it is over,
+`{"id", "status", "errors"}`. `{"kill": id}` ends one. When the provider's process ends, so do this and all sandboxes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import resource
+import select
+import signal
+import socket
+import stat
+import sys
+from typing import Any
+
+PACKET = 1 << 18
+STAGE = "/tmp"
+"""Where a sandbox's writable files are mounted until bubblewrap has bound them: any directory that all may enter."""
+ERRORS = 4096
+CLONE_NEWNS, CLONE_NEWUSER = 0x20000, 0x10000000
+MS_NOSUID, MS_NODEV, MS_BIND, MS_REC, MS_PRIVATE = 2, 4, 4096, 16384, 1 << 18
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def _check(result: int, what: str) -> None:
+    if result != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"{what}: {os.strerror(code)}")
+
+
+def _mount(source: str | None, target: str, kind: str | None, flags: int, options: str | None = None) -> None:
+    words = [None if word is None else word.encode() for word in (source, target, kind)]
+    result = _libc.mount(*words, ctypes.c_ulong(flags), None if options is None else options.encode())
+    _check(result, f"cannot mount {target}")
+
+
+def _write(path: str, text: str) -> None:
+    with open(path, "w") as file:
+        file.write(text)
+
+
+# --- in the child ---------------------------------------------------------------------------------------------------
+
+
+def _own_mounts(privileged: bool) -> None:
+    """Mounts from here on are this process's alone."""
+    uid, gid = os.geteuid(), os.getegid()
+    _check(_libc.unshare(CLONE_NEWNS | (0 if privileged else CLONE_NEWUSER)), "cannot unshare")
+    if not privileged:
+        _write("/proc/self/setgroups", "deny")
+        _write("/proc/self/uid_map", f"{uid} {uid} 1")
+        _write("/proc/self/gid_map", f"{gid} {gid} 1")
+    _mount(None, "/", None, MS_REC | MS_PRIVATE)
+
+
+def _stage(request: dict[str, Any], uid: int, gid: int) -> None:
+    """Mount what the sandbox may write, make its directories, and bind what it sees of the host below `STAGE`."""
+    sources = [(os.open(source, os.O_PATH), name) for source, name in request["binds"]]
+    options = f"mode=0755,uid={uid},gid={gid}{request['tmpfs']}"
+    _mount("tmpfs", STAGE, "tmpfs", MS_NOSUID | MS_NODEV, options)
+    for name, mode in request["folders"]:
+        path = f"{STAGE}/{name}"
+        os.makedirs(path)
+        os.chmod(path, mode)
+        os.chown(path, uid, gid)
+    for fd, name in sources:
+        path = f"{STAGE}/{name}"
+        if stat.S_ISDIR(os.fstat(fd).st_mode):
+            os.mkdir(path, 0o755)
+        else:
+            os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600))
+        _mount(f"/proc/self/fd/{fd}", path, None, MS_BIND | MS_REC)
+        os.close(fd)
+
+
+def _become(uid: int, gid: int) -> None:
+    os.setgroups([])
+    os.setresgid(gid, gid, gid)
+    os.setresuid(uid, uid, uid)
+
+
+def _run(request: dict[str, Any], connection: int, arguments: int, errors: int) -> None:
+    """Become bubblewrap. Never returns."""
+    try:
+        for path in request["cgroups"]:
+            _write(path, "0")
+        privileged = os.geteuid() == 0 and request["uid"] is not None
+        uid = request["uid"] if privileged else os.geteuid()
+        gid = request["gid"] if privileged else os.getegid()
+        keep = [connection, arguments]
+        if request["seccomp"]:
+            keep.append(os.open(request["seccomp"], os.O_RDONLY))
+        _own_mounts(privileged)
+        _stage(request, uid, gid)
+        for name, (soft, hard) in request["rlimits"].items():
+            resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (soft, hard))
+        if privileged:
+            _become(uid, gid)
+        high = [os.dup2(fd, 100 + index, False) for index, fd in enumerate(keep)]
+        os.dup2(errors, 2)
+        for index, fd in enumerate(high):
+            os.dup2(fd, 3 + index)
+            os.close(fd)
+        os.chdir("/")
+        os.execve(request["program"], ["bwrap", "--args", "4", "--", *request["command"]], {})
+    except BaseException as error:  # boundary: the only way to tell what went wrong
+        os.write(errors, str(error).encode())
+    finally:
+        os._exit(125)
+
+
+# --- the loop -------------------------------------------------------------------------------------------------------
+
+
+class Spawner:
+    """Children by the id of their sandbox."""
+
+    def __init__(self, link: socket.socket) -> None:
+        self.link = link
+        self.pids: dict[str, int] = {}
+        self.running: dict[int, tuple[str, int]] = {}
+
+    def serve(self) -> None:
+        """Until the provider hangs up."""
+        woken, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)  # the provider's to handle; it hangs up when it ends
+        poll = select.poll()
+        poll.register(self.link, select.POLLIN)
+        poll.register(woken, select.POLLIN)
+        while True:
+            for fd, _ in poll.poll():
+                if fd == woken:
+                    os.read(woken, 4096)
+                    self.reap()
+                elif not self.take():
+                    return
+
+    def take(self) -> bool:
+        """One request; False when there will be none."""
+        data, fds, _, _ = socket.recv_fds(self.link, PACKET, 1)
+        if not data:
+            return False
+        request = json.loads(data)
+        if "kill" in request:
+            self.kill(request["kill"])
+        else:
+            self.spawn(request, fds[0])
+            os.close(fds[0])
+        return True
+
+    def spawn(self, request: dict[str, Any], connection: int) -> None:
+        arguments, errors = os.memfd_create("arguments"), os.memfd_create("errors")
+        os.write(arguments, b"".join(word.encode() + b"\0" for word in request["arguments"]))
+        os.lseek(arguments, 0, os.SEEK_SET)
+        pid = os.fork()
+        if pid == 0:
+            _run(request, connection, arguments, errors)
+        os.close(arguments)
+        self.pids[request["id"]] = pid
+        self.running[pid] = (request["id"], errors)
+        self.tell({"id": request["id"], "pid": pid})
+
+    def kill(self, sandbox: str) -> None:
+        """Kill its first process: the kernel ends the others with it, and bubblewrap outside ends after them."""
+        pid = self.pids.get(sandbox)
+        if pid is None:
+            return
+        try:
+            with open(f"/proc/{pid}/task/{pid}/children") as file:
+                inner = [int(word) for word in file.read().split()]
+        except OSError:
+            inner = []
+        for target in inner or [pid]:
+            try:
+                os.kill(target, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+
+    def reap(self) -> None:
+        """Take in what has ended, and tell the provider."""
+        while self.running:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                return
+            sandbox, errors = self.running.pop(pid)
+            del self.pids[sandbox]
+            text = os.pread(errors, ERRORS, 0).decode(errors="replace")
+            os.close(errors)
+            self.tell({"id": sandbox, "status": os.waitstatus_to_exitcode(status), "errors": text})
+
+    def tell(self, message: dict[str, Any]) -> None:
+        self.link.send(json.dumps(message).encode())
+
+
+if __name__ == "__main__":
+    Spawner(socket.socket(fileno=int(sys.argv[1]))).serve()
