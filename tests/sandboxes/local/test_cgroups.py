@@ -88,8 +88,8 @@ def test_a_group_that_cannot_be_made_whole_is_not_made(tmp_path: Path) -> None:
         (1, {"memory"}, {"memory.limit_in_bytes": "67108864"}),
         (1, {"memory", "swap"}, {"memory.limit_in_bytes": "67108864", "memory.memsw.limit_in_bytes": "67108864"}),
         (2, {"memory", "swap"}, {"memory.max": "67108864", "memory.swap.max": "0"}),
-        (2, {"pids", "cpu"}, {"pids.max": "7", "cpu.max": "50000 100000"}),
-        (1, {"pids", "cpu"}, {"pids.max": "7", "cpu.cfs_quota_us": "50000"}),
+        (2, {"pids", "cpu"}, {"pids.max": "7", "cpu.max": "10000 20000"}),
+        (1, {"pids", "cpu"}, {"pids.max": "7", "cpu.cfs_period_us": "20000", "cpu.cfs_quota_us": "10000"}),
     ],
 )
 def test_what_is_written_for_each_version(version: int, controllers: set[str], written: dict[str, str]) -> None:

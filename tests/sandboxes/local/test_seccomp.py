@@ -157,10 +157,14 @@ def test_python_with_threads_processes_sockets_and_numpy_works_under_it() -> Non
 @pytest.mark.parametrize(
     ("command", "printed"),
     [
-        (("node", "-e", NODE), "true\n"),
-        (("sh", "-c", f"echo '{JAVA}' > /tmp/T.java && java -Xshare:off /tmp/T.java"), "0\n"),
+        pytest.param(("node", "-e", NODE), "true\n", id="node"),
+        pytest.param(
+            ("sh", "-c", f"echo '{JAVA}' > /tmp/T.java && java -Xshare:off /tmp/T.java"),
+            "0\n",
+            id="java",
+            marks=pytest.mark.slow,
+        ),
     ],
-    ids=["node", "java"],
 )
 def test_other_runtimes_work_under_it(command: tuple[str, ...], printed: str) -> None:
     """Node with its own ring of requests, and Java with its threads and processes."""

