@@ -11,9 +11,12 @@ import copy
 import sys
 from typing import Any
 
-import torch
-from toy_model import toy_environment, toy_model, toy_tokenizer
-from transformers import AutoModelForCausalLM, AutoTokenizer
+try:
+    import torch
+    from toy_model import toy_environment, toy_model, toy_tokenizer
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+except ImportError as error:
+    sys.exit(f"{error}. This example needs: pip install 'verifiers[train]>=1'")
 
 import verifiers as vf
 from verifiers.train.engines.torch_engine import TorchEngine

@@ -10,13 +10,15 @@ import os
 import sys
 import tempfile
 
-import torch
-from toy_model import toy_environment, toy_model, toy_tokenizer
-from transformers import AutoModelForCausalLM, AutoTokenizer
-
 os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")  # rollout_func is experimental there
 
-from trl import GRPOConfig, GRPOTrainer
+try:
+    import torch
+    from toy_model import toy_environment, toy_model, toy_tokenizer
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from trl import GRPOConfig, GRPOTrainer
+except ImportError as error:
+    sys.exit(f"{error}. This example needs: pip install 'verifiers[trl]>=1'")
 
 from verifiers.train.adapters.trl import make_rollout_func
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
 import tomllib
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from verifiers.cli.init import KINDS, NAME, Kind, Scaffold, main
+from verifiers.cli.train import run as train
 from verifiers.errors import ExitCode
 
 
@@ -185,3 +187,17 @@ def test_json_is_one_object(folder: Path, capsys: pytest.CaptureFixture[str]) ->
     assert (event["name"], event["path"], event["kept"]) == ("my-env", "other/my_env", [])
     assert len(event["written"]) == 4
     assert not folder.exists()
+
+
+@pytest.mark.parametrize("place", [[], ["-p", "mine"]], ids=["here", "elsewhere"])
+def test_the_hint_to_train_is_a_command_that_runs(
+    folder: Path, capsys: pytest.CaptureFixture[str], place: list[str]
+) -> None:
+    """Once the model is named: the environment is found where it was written, and has tasks to learn from."""
+    assert run("my-env", *place) == ExitCode.OK
+    said = capsys.readouterr().err
+    line = next(line for line in said.splitlines() if "vf-train" in line).partition("vf-train ")[2]
+    (folder.parent / "model").mkdir()
+    arguments = shlex.split(line.replace("MODEL_FOLDER", "model"))
+    assert train([*arguments, "--dry-run"]) == ExitCode.OK
+    assert "my-env" in capsys.readouterr().out

@@ -50,3 +50,20 @@ def test_the_example_learns(name: str, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     last = re.search(r"reward .*… ([\d.]+)", done.stdout)
     assert last is not None and float(last[1]) >= 0.9, done.stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "lacks", "extra"),
+    [
+        ("train_own_loop", "torch", "train"),
+        ("train_trl", "torch", "trl"),
+        pytest.param("train_trl", "trl", "trl", marks=pytest.mark.slow),  # it has loaded torch by then
+    ],
+)
+def test_without_its_libraries_an_example_says_what_to_install(name: str, lacks: str, extra: str) -> None:
+    """In one line, and no traceback."""
+    hidden = f"import sys; sys.modules[{lacks!r}] = None; sys.path.insert(0, {str(FOLDER)!r}); import runpy; "
+    command = [sys.executable, "-c", f"{hidden}runpy.run_path({str(FOLDER / f'{name}.py')!r}, run_name='__main__')"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert done.stderr.strip().endswith(f"pip install 'verifiers[{extra}]>=1'") and lacks in done.stderr

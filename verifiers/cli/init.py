@@ -190,6 +190,7 @@ def _report(scaffold: Scaffold, folder: Path, done: Mapping[str, Sequence[Path]]
     output.hint(f"Run it:   vf-eval {scaffold.name} -m local{place}")
     first = "" if importlib.util.find_spec("pytest") else "pip install pytest && "
     output.hint(f"Test it:  {first}python -m pytest {folder / scaffold.module}")
+    output.hint(f"Train it: vf-train model.path=MODEL_FOLDER env={scaffold.name}{place}")
     return ExitCode.OK
 
 

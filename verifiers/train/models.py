@@ -214,6 +214,8 @@ def adapted(model: Any, config: Any) -> Any:
 
     with warnings.catch_warnings():  # of experts, whose ranks PEFT does set: it looks for them among modules only
         warnings.filterwarnings("ignore", "The following (rank|alpha)_pattern keys did not match", RuntimeWarning)
+        # What PEFT reads of transformers is no matter of users.
+        warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
         return peft.get_peft_model(model, config)
 
 

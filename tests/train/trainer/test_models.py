@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -129,6 +130,14 @@ def lora_learner(loss: LossConfig, **lora: Any) -> TorchLearner:
     """A learner of an adapter."""
     policy = policy_of(tiny_model(), ModelConfig(lora=LoraConfig(rank=4, **lora)), seed=3)
     return TorchLearner(policy, TrainerConfig(lr=1e-2), loss)
+
+
+def test_an_adapter_is_made_without_a_word_of_the_libraries_to_the_user() -> None:
+    """Neither warnings of what PEFT reads of transformers, nor of experts, whose ranks it does set."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for kind in ("qwen2", "qwen3_moe"):
+            policy_of(tiny_model(kind), ModelConfig(lora=LoraConfig(rank=4), gradient_checkpointing=True))
 
 
 def test_an_adapter_alone_is_trained(tmp_path: Path) -> None:
