@@ -191,13 +191,15 @@ def test_json_is_one_object(folder: Path, capsys: pytest.CaptureFixture[str]) ->
 
 @pytest.mark.parametrize("place", [[], ["-p", "mine"]], ids=["here", "elsewhere"])
 def test_the_hint_to_train_is_a_command_that_runs(
-    folder: Path, capsys: pytest.CaptureFixture[str], place: list[str]
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, place: list[str]
 ) -> None:
     """Once the model is named: the environment is found where it was written, and has tasks to learn from."""
-    assert run("my-env", *place) == ExitCode.OK
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    name = f"to-train-{len(place)}"  # it stays imported
+    assert run(name, *place) == ExitCode.OK
     said = capsys.readouterr().err
     line = next(line for line in said.splitlines() if "vf-train" in line).partition("vf-train ")[2]
     (folder.parent / "model").mkdir()
     arguments = shlex.split(line.replace("MODEL_FOLDER", "model"))
     assert train([*arguments, "--dry-run"]) == ExitCode.OK
-    assert "my-env" in capsys.readouterr().out
+    assert name in capsys.readouterr().out
