@@ -20,13 +20,14 @@ LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 
 
 def page_parameters() -> list[object]:
-    """The pages that hold blocks; one that runs the embedded model or torch is marked so, one that trains is slow."""
+    """The pages that hold blocks, marked by what they run: the embedded model, torch, or training or a hub (slow)."""
     found = []
     for page in pages():
         content = blocks(page)
         local = any("-m local" in block.text for block in content if block.language == "console")
         marks = [pytest.mark.local] if local else []
-        if any("$ vf-train" in block.text and "checked" not in block.directions for block in content):
+        trains = any("$ vf-train" in block.text and "checked" not in block.directions for block in content)
+        if trains or any("hub" in block.directions for block in content):
             marks.append(pytest.mark.slow)
         marks += [pytest.mark.train] if TORCH.search("\n".join(block.text for block in content)) else []
         if content:

@@ -5,6 +5,7 @@ import threading
 import time
 
 import httpx
+import pytest
 
 from tests.support.archives import write_wheel
 from tests.support.hub import running_hub, start_hub
@@ -67,6 +68,7 @@ def begin(hub, tmp_path):
     return owner, wheel, upload
 
 
+@pytest.mark.slow
 def test_an_upload_in_flight_is_finished(tmp_path):
     """New connections are refused at once, the upload is taken, and the hub ends with 0."""
     hub = start_hub(tmp_path / "hub")
@@ -86,6 +88,7 @@ def test_an_upload_in_flight_is_finished(tmp_path):
         assert httpx.get(f"{again.url}/{owner.slug}/simple/demo-env/").is_success
 
 
+@pytest.mark.slow
 def test_an_upload_that_takes_too_long_is_refused(tmp_path):
     """After `shutdown_seconds` it gets a 503, nothing of it is kept, and sending it again works."""
     hub = start_hub(tmp_path / "hub", shutdown_seconds=1)
