@@ -8,10 +8,10 @@ exceptions that end the process.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import asynccontextmanager
 from typing import Any
 
 from verifiers.clocks import time_limit
@@ -35,10 +35,10 @@ logger = logging.getLogger(__name__)
 SETUP_SECONDS = 600.0
 """Deadline of `setup_state`."""
 CLEANUP_SECONDS = 30.0
-"""Deadline of each cleanup handler."""
+"""Deadline of each cleanup handler, unless its environment gives them more."""
 
 
-@asynccontextmanager
+@contextlib.asynccontextmanager
 async def boundary(state: State, context: str) -> AsyncIterator[None]:
     """Record what the block raises as `state["error"]`; a prompt that outgrew the model is a truncation."""
     try:
@@ -134,24 +134,63 @@ def adopt(state: State, returned: Any) -> None:
         dict.update(state, returned)
 
 
-async def run_cleanup(state: State, handlers: list[Callable[..., Any]], candidates: dict[str, Any]) -> None:
-    """Run every handler, each within its deadline; a failing one is recorded and the next one runs.
+class _Patience:
+    """How long cleanup may take: `seconds` for each handler, and no more than `CLEANUP_SECONDS` once nobody waits for
+    the rollout any more."""
+
+    def __init__(self, seconds: float | None = None) -> None:
+        self.seconds = CLEANUP_SECONDS if seconds is None else seconds
+        self._running: dict[asyncio.Timeout, float] = {}
+
+    @contextlib.asynccontextmanager
+    async def limit(self, grace: float = 0.0) -> AsyncIterator[None]:
+        """Let the block run for `grace` longer than a handler may. TimeoutError: it has not ended by then."""
+        async with asyncio.timeout(self.seconds + grace) as timeout:
+            self._running[timeout] = grace
+            try:
+                yield
+            finally:
+                del self._running[timeout]
+
+    def shorten(self) -> None:
+        """The rollout is cancelled."""
+        self.seconds = min(self.seconds, CLEANUP_SECONDS)
+        for timeout, grace in self._running.items():
+            latest = asyncio.get_running_loop().time() + self.seconds + grace
+            if not timeout.expired():
+                timeout.reschedule(min(timeout.when() or latest, latest))
+
+
+async def run_cleanup(
+    state: State, handlers: list[Callable[..., Any]], candidates: dict[str, Any], seconds: float | None = None
+) -> None:
+    """Run every handler, each within its deadline (`seconds`); a failing one is recorded and the next one runs.
 
     Shielded: a cancelled rollout still releases what it holds, and so does one cancelled twice.
     """
-    await shielded(_run_handlers(state, handlers, candidates))
+    patience = _Patience(seconds)
+    await shielded(_run_handlers(state, handlers, candidates, patience), patience.shorten)
 
 
-async def _run_handlers(state: State, handlers: list[Callable[..., Any]], candidates: dict[str, Any]) -> None:
+async def _run_handlers(
+    state: State, handlers: list[Callable[..., Any]], candidates: dict[str, Any], patience: _Patience
+) -> None:
     for handler in handlers:
-        await clean_up(state, function_name(handler), functools.partial(call_with, handler, candidates))
+        await clean_up(
+            state, function_name(handler), functools.partial(call_with, handler, candidates), patience
+        )
 
 
-async def clean_up(state: State, name: str, work: Callable[[], Awaitable[Any]]) -> None:
+async def clean_up(
+    state: State, name: str, work: Callable[[], Awaitable[Any]], patience: _Patience | None = None
+) -> None:
     """Do one piece of cleanup within its deadline; what fails is recorded under `name`. Not shielded."""
+    patience = patience or _Patience()
     # A task of its own: one that swallows its cancellation is left to itself.
-    task = asyncio.create_task(_clean_up(state, name, work))
-    await asyncio.wait({task}, timeout=CLEANUP_SECONDS + GRACE_S)
+    task = asyncio.create_task(_clean_up(state, name, work, patience))
+    with contextlib.suppress(TimeoutError):
+        async with patience.limit(GRACE_S):
+            await asyncio.wait({task})
     if task.done():
         task.result()
     else:
@@ -159,9 +198,9 @@ async def clean_up(state: State, name: str, work: Callable[[], Awaitable[Any]]) 
         _record_cleanup_error(state, name, TimeoutError("it does not end"))
 
 
-async def _clean_up(state: State, name: str, work: Callable[[], Awaitable[Any]]) -> None:
+async def _clean_up(state: State, name: str, work: Callable[[], Awaitable[Any]], patience: _Patience) -> None:
     try:
-        async with asyncio.timeout(CLEANUP_SECONDS):
+        async with patience.limit():
             await work()
     except BaseException as error:  # boundary: the other handlers must still run
         if not is_failure(error):
@@ -175,8 +214,11 @@ def _record_cleanup_error(state: State, name: str, error: BaseException) -> None
     logger.warning("cleanup handler %s failed: %s", name, typed)
 
 
-async def shielded(awaitable: Awaitable[Any]) -> None:
-    """Await to the end whatever happens to the awaiting task, then let a cancellation through, or what was raised."""
+async def shielded(awaitable: Awaitable[Any], on_cancel: Callable[[], None] | None = None) -> None:
+    """Await to the end whatever happens to the awaiting task, then let a cancellation through, or what was raised.
+
+    on_cancel: told when the awaiting task is cancelled.
+    """
     task = asyncio.ensure_future(awaitable)
     cancelled: asyncio.CancelledError | None = None
     while not task.done():
@@ -184,6 +226,8 @@ async def shielded(awaitable: Awaitable[Any]) -> None:
             await asyncio.wait({task})
         except asyncio.CancelledError as error:
             cancelled = error
+            if on_cancel is not None:
+                on_cancel()
     if cancelled is None:
         task.result()
         return

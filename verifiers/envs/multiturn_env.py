@@ -68,6 +68,9 @@ class MultiTurnEnv(Environment):
         scored as it stands.
     """
 
+    cleanup_seconds: float | None = None
+    """Deadline of each cleanup handler; None is `CLEANUP_SECONDS`, which a cancelled rollout has in any case."""
+
     def __init__(self, max_turns: int = -1, timeout_seconds: float | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.max_turns = max_turns
@@ -183,14 +186,16 @@ class MultiTurnEnv(Environment):
     ) -> State:
         """Play one task: setup, turns, cleanup. The state is unscored; a failure is in `state["error"]`."""
         state = await self.init_state(input, client, model, sampling_args)
+        patience = None
         try:
             await before_deadline(state, self.timeout_seconds, self._set_up_and_play(state))
+            patience = self.cleanup_seconds
         finally:
             handlers = marked(self, "cleanup")
             if handlers == [self.render_state] and self._renders_itself:
                 await self.render_state(state)  # nothing in it waits, so there is nothing to shield
             else:
-                await run_cleanup(state, handlers, self._candidates(state))
+                await run_cleanup(state, handlers, self._candidates(state), patience)
         return state
 
     async def _set_up_and_play(self, state: State) -> None:

@@ -38,7 +38,7 @@ class ToolEnv(MultiTurnEnv):
     max_turns: model calls at most.
     error_formatter: exception → the text that the model is shown.
     stop_errors: exception types that end the rollout, as ToolParseError or ToolCallError from the original.
-    tool_timeout: seconds for one call; the model is told of a call that takes longer.
+    tool_timeout: seconds for one call; the model is told of a call that takes longer. None: no limit.
 
     Metrics, weight 0: `total_tool_calls`, and `<tool>_calls` for each tool.
     """
@@ -52,7 +52,7 @@ class ToolEnv(MultiTurnEnv):
         max_turns: int = 10,
         error_formatter: Callable[[Exception], str] = str,
         stop_errors: list[type[Exception]] | None = None,
-        tool_timeout: float = TOOL_SECONDS,
+        tool_timeout: float | None = TOOL_SECONDS,
         **kwargs: Any,
     ) -> None:
         super().__init__(max_turns=max_turns, **kwargs)
