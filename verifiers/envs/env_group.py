@@ -111,6 +111,7 @@ class EnvGroup(Environment):
         self.envs = list(envs)
         self.env_names = list(names)
         self.env_map = dict(zip(names, envs, strict=True))
+        self.record_columns = tuple(dict.fromkeys(name for env in envs for name in env.record_columns))
         self._encoded: dict[str, set[str]] = {"train": set(), "eval": set()}
         kwargs.setdefault("rubric", EnvGroupRubric(self.env_map))
         has_train = any(env.has_split("train") for env in envs)

@@ -71,6 +71,10 @@ class Environment(ABC):
     warned about.
     """
 
+    record_columns: tuple[str, ...] = ()
+    """Keys of the state that records keep without being asked to: what rewards and metrics read beyond the
+    conversation, so that saved runs can be scored again."""
+
     def __init__(
         self,
         dataset: Any = None,

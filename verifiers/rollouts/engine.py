@@ -331,7 +331,7 @@ class _Play:
 
     def _sealed(self, planned: PlannedRollout, state: State) -> RolloutOutput:
         try:
-            return seal(state, planned, self.engine.options.state_columns)
+            return seal(state, planned, self.engine.options.state_columns, self.engine.env.record_columns)
         except Exception as error:  # boundary: what the environment's code left in the state
             typed = as_error(error, EnvironmentCodeError, "sealing what the environment left in the state")
             logger.debug("rollout %s can not be sealed", planned.rollout_id, exc_info=error)

@@ -55,8 +55,13 @@ def _figures(spending: Spending) -> dict[str, Any]:
     return figures
 
 
-def seal(state: State, planned: PlannedRollout, state_columns: tuple[str, ...] = ()) -> RolloutOutput:
-    """The record of a rollout: what was asked and answered, how it ended, what it earned."""
+def seal(
+    state: State, planned: PlannedRollout, state_columns: tuple[str, ...] = (), own_columns: tuple[str, ...] = ()
+) -> RolloutOutput:
+    """The record of a rollout: what was asked and answered, how it ended, what it earned.
+
+    state_columns: further keys of the state, which were asked for. own_columns: those that its environment wants kept.
+    """
     error = state.get("error")
     metrics = dict(state.get("metrics") or {})
     fields: dict[str, Any] = {
@@ -92,5 +97,6 @@ def seal(state: State, planned: PlannedRollout, state_columns: tuple[str, ...] =
         fields["state_keys"] = state["state_keys"]
     if state.get("cleanup_errors"):
         fields["cleanup_errors"] = state["cleanup_errors"]
-    columns = {name: state.get(name) for name in state_columns}
+    columns = {name: state[name] for name in own_columns if name in state}
+    columns |= {name: state.get(name) for name in state_columns}
     return RolloutOutput({**metrics, **columns, **fields})
