@@ -15,6 +15,7 @@
     ├── ToolError
     │   ├── ToolParseError                  the arguments of a tool call cannot be read
     │   ├── ToolCallError                   the tool raised
+    │   ├── CommandTimeoutError             a command in a sandbox ran out of its time
     │   └── SandboxPathError                a path in a sandbox is not what was asked for
     │       └── SandboxFileNotFoundError
     ├── InfraError                      something between us and the model or the sandbox broke
@@ -31,6 +32,9 @@
     │       ├── SandboxBusyError                no room now; `retry_after`
     │       ├── SandboxUnreachableError         no way to it at present; it may live
     │       ├── SandboxDiedError                it is gone for good
+    │       ├── PythonWorkerNotReadyError       the Python of a PythonEnv did not start
+    │       ├── PythonWorkerDeadError           it ended while no code was running
+    │       ├── PythonWorkerRequestError        it did not do what it was asked
     │       └── BrowserSandboxError
     ├── EnvironmentCodeError            an environment's own code raised
     ├── InvalidTaskError                an environment declares that a task is unfit
@@ -242,6 +246,25 @@ class ToolCallError(ToolError):
     """The tool raised."""
 
 
+class CommandTimeoutError(ToolError, TimeoutError):
+    """A command in a sandbox ran longer than its time and was killed. `stdout` and `stderr` are what it printed.
+
+    Raised by the methods of `sandbox_client` that environments call; the tools of `SandboxEnv` tell the model.
+    """
+
+    hint = "Give the command a longer `timeout`, or have it do less."
+
+    def __init__(
+        self, sandbox_id: str, command: str, timeout: float, stdout: str = "", stderr: str = "", **kwargs: Any
+    ) -> None:
+        super().__init__(f"command timed out after {timeout:g}s in sandbox {sandbox_id}: {command:.200}", **kwargs)
+        self.sandbox_id = sandbox_id
+        self.command = command
+        self.timeout = timeout
+        self.stdout = stdout
+        self.stderr = stderr
+
+
 class SandboxPathError(ToolError):
     """A path in a sandbox is not what was asked for: a directory, a special file, no permission, no space left."""
 
@@ -347,6 +370,24 @@ class SandboxDiedError(SandboxError):
     """A sandbox is gone for good, or its own first process is: whatever ran in it has ended."""
 
     hint = "Let failed rollouts be tried again (--max-retries); the log tells what ended it, where that is known."
+
+
+class PythonWorkerNotReadyError(SandboxError):
+    """The persistent Python of a `PythonEnv` did not start in time."""
+
+    hint = "Raise max_startup_wait_seconds, or see the cause."
+
+
+class PythonWorkerDeadError(SandboxError):
+    """The persistent Python of a `PythonEnv` ended while no code of the model was running in it."""
+
+    hint = "Let failed rollouts be tried again (--max-retries); a larger memory_gb helps if memory ran out."
+
+
+class PythonWorkerRequestError(SandboxError):
+    """The persistent Python of a `PythonEnv` did not do what it was asked; see the cause."""
+
+    hint = "Let failed rollouts be tried again (--max-retries)."
 
 
 class BrowserSandboxError(SandboxError):
