@@ -59,6 +59,24 @@ class Lease:
             raise SandboxError("the lease of this sandbox ended while it was waited for")
         return self._task.result()
 
+    @property
+    def failure(self) -> BaseException | None:
+        """Why there is no sandbox, where that is known by now."""
+        return self._task.exception() if self._task.done() and not self._task.cancelled() else None
+
+    def facts(self) -> dict[str, Any]:
+        """What a record keeps of it: what was asked for and what it is, and the times in seconds."""
+        sandbox = self._task.result() if self.start_s is not None else None
+        return {
+            "provider": self._provider.name,
+            "asked_image": self.spec.image,
+            "image": sandbox.spec.image if sandbox is not None else None,
+            "isolation": sandbox.isolation if sandbox is not None else None,
+            "start_s": self.start_s,
+            "waited_s": self.waited_s,
+            "hit": self.hit,
+        }
+
     def __await__(self) -> Generator[Any, None, Sandbox]:
         return self.sandbox().__await__()
 

@@ -43,6 +43,8 @@ READY_S = 30.0
 """How long a sandbox may take from its start to its first answer."""
 END_S = 2.0
 """How long its end may take before its processes are looked for one by one."""
+IMAGES = {"python:3.11-slim": "host"}
+"""Names of images → what stands for them here. This one is v0's default, whose users want a Python and a shell."""
 STARTS = 4 * (os.cpu_count() or 1)
 """So many start at once; more wait their turn, and their time to start has not begun."""
 
@@ -90,13 +92,17 @@ class LocalProvider(Provider):
     """Namespaces of this machine through bubblewrap. No daemon; root is not needed where user namespaces are allowed.
 
     confiner: what limits the sandboxes. venv: whether they see the Python environment of this process, read-only.
+    images: names of images that the system of this machine (`host`) stands for, beside `IMAGES`.
     """
 
     name = "local"
 
-    def __init__(self, *, confiner: Confiner | None = None, venv: bool = True) -> None:
+    def __init__(
+        self, *, confiner: Confiner | None = None, venv: bool = True, images: Mapping[str, str] | None = None
+    ) -> None:
         self._confiner = confiner or RlimitConfiner()
         self._venv = venv
+        self._images = {**IMAGES, **(images or {})}
         self._state: Path | None = None
         self._bubblewrap = ("", "")
         self._builder: Builder | None = None
@@ -114,6 +120,7 @@ class LocalProvider(Provider):
     # --- making
 
     async def create(self, spec: SandboxSpec) -> Sandbox:
+        spec = replace(spec, image=self._images.get(spec.image, spec.image))
         key = spec.idempotency_key
         if key is None:
             return await self._create(spec)

@@ -63,8 +63,13 @@ class Builder:
     def build(self, spec: SandboxSpec) -> Root:
         """The root for a specification. Raises `SandboxUnsupportedError` for an image or mount that is not there."""
         if spec.image != "host":
-            raise SandboxUnsupportedError(f"there is no image {spec.image!r} on this machine")
+            raise SandboxUnsupportedError(
+                f"there is no image {spec.image!r} on this machine",
+                hint="Use docker_image='host', or say that this machine's system stands for it: "
+                f"LocalProvider(images={{{spec.image!r}: 'host'}}).",
+            )
         root = Root(tmpfs=_caps(spec))
+        root.give("/", 0o755)  # folders such as /app can be made there; what is bound over it is read-only
         root.arguments += ["--ro-bind", "/usr", "/usr"]
         for name in SYSTEM:
             path = Path("/", name)
@@ -88,7 +93,7 @@ class Builder:
             if not os.path.exists(mount.source):
                 raise SandboxUnsupportedError(f"there is no {mount.source!r} to mount at {mount.target!r}")
             root.show(os.path.realpath(mount.source), mount.target, read_only=mount.read_only)
-        root.arguments += ["--remount-ro", "/dev", "--remount-ro", "/"]
+        root.arguments += ["--remount-ro", "/dev"]
         return root
 
 
