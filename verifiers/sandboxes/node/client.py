@@ -249,7 +249,7 @@ class NodeProvider(Provider):
         while True:
             await asyncio.sleep(pause)
             try:
-                await self.link.ask("/beat", {})
+                await self.link.beat()
             except Error as error:
                 logger.warning("node %s: %s", self.link.node, error)
 

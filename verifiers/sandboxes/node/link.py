@@ -90,6 +90,7 @@ class Link:
         self._base = "http://node" if self._socket else self.node
         self._session: aiohttp.ClientSession | None = None
         self._done: deque[str] = deque(maxlen=1000)
+        self._abandoned: deque[str] = deque(maxlen=1000)
         self._cancelling: set[asyncio.Task[None]] = set()
 
     async def close(self) -> None:
@@ -141,6 +142,10 @@ class Link:
         except asyncio.CancelledError:
             if launch:
                 await self._cancel(headers[KEY])
+            raise
+        except SandboxUnreachableError:
+            if launch:
+                self._abandoned.append(headers[KEY])
             raise
         if launch:
             self._done.append(headers[KEY])
@@ -264,6 +269,12 @@ class Link:
         if self.instance not in (None, found["instance"]):
             return SandboxDiedError(f"node {self.node} was started anew: its sandboxes are gone")
         return SandboxUnreachableError(f"node {self.node} answers, but requests to it break ({why})")
+
+    async def beat(self) -> None:
+        """Tell the node that its client lives, and end there what failed here while the node could not be reached."""
+        await self.ask("/beat", {})
+        while self._abandoned:
+            await self._cancel(self._abandoned.popleft())
 
     async def _cancel(self, key: str) -> None:
         """Tell the node that nobody wants what this key began; goes on if the caller is cancelled once more."""

@@ -22,6 +22,8 @@ ORPHAN_S = 30.0
 KEPT_S = 300.0
 KEPT_BYTES = 1 << 26
 
+Undo = Callable[[Answer], Awaitable[None]]
+"""Takes back what was done, when it is cancelled after all."""
 Outcome = tuple[int, Answer]
 """A status and a message."""
 CANCELLED: Outcome = error_answer(SandboxError("it was cancelled"))
@@ -30,8 +32,9 @@ CANCELLED: Outcome = error_answer(SandboxError("it was cancelled"))
 class Operation:
     """One piece of work and who waits for it. `task` ends with an `Outcome`, whatever happens."""
 
-    def __init__(self, owner: str, work: Callable[[], Awaitable[Answer]]) -> None:
+    def __init__(self, owner: str, work: Callable[[], Awaitable[Answer]], undo: Undo | None = None) -> None:
         self.owner = owner
+        self.undo = undo
         self.ended = 0.0
         self.size = 0
         self.waiting = 0
@@ -82,24 +85,30 @@ class Once:
         self._kept_bytes = kept_bytes
         self._bytes = 0
 
-    def begin(self, key: str | None, owner: str, work: Callable[[], Awaitable[Answer]]) -> Operation:
-        """The operation of this key, which begins if there is none. Without a key: one that is never asked for again."""
+    def begin(
+        self, key: str | None, owner: str, work: Callable[[], Awaitable[Answer]], undo: Undo | None = None
+    ) -> Operation:
+        """The operation of this key, which begins if there is none. None: one that is never asked for again."""
         if key is None:
-            return Operation(owner, work)
+            return Operation(owner, work, undo)
         operation = self._operations.get(key)
         if operation is None:
-            operation = self._operations[key] = Operation(owner, work)
+            operation = self._operations[key] = Operation(owner, work, undo)
             operation.task.add_done_callback(lambda _: self._ended(operation))
         return operation
 
     async def cancel(self, key: str) -> None:
-        """End what this key began and wait for its end; what has not arrived yet will not begin."""
+        """End what this key began and wait for its end, or take it back; what has not arrived yet will not begin."""
         operation = self._operations.get(key)
         if operation is None:
             operation = self.begin(key, "", _given_up)
         else:
             operation.task.cancel()
         await asyncio.wait({operation.task})
+        status, answer = operation.outcome()
+        if status == 200 and operation.undo is not None:
+            undo, operation.undo = operation.undo, None
+            await undo(answer)
 
     async def cancel_all(self, owner: str | None = None) -> None:
         """End all that this owner (None: anybody) has begun."""
