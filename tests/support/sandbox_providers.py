@@ -36,11 +36,26 @@ async def local(root: Path) -> AsyncIterator[Provider]:
     """Sandboxes of this machine."""
     from verifiers.sandboxes.local.provider import LocalProvider
 
-    async with LocalProvider(root=root) as provider:
+    async with LocalProvider() as provider:
         yield provider
 
 
-PROVIDERS: dict[str, Opened] = {"local": local}
+@asynccontextmanager
+async def node(root: Path) -> AsyncIterator[Provider]:
+    """The same through a node's daemon on the loopback interface."""
+    from verifiers.sandboxes.node.client import NodeProvider
+    from verifiers.sandboxes.node.server import NodeServer
+
+    async with local(root) as inner:
+        server = NodeServer(inner, token="a token", mounts=True)
+        try:
+            async with NodeProvider(await server.start_tcp(), "a token") as provider:
+                yield provider
+        finally:
+            await server.stop()
+
+
+PROVIDERS: dict[str, Opened] = {"local": local, "node": node}
 
 
 async def until(question: Callable[[], Awaitable[Any]], seconds: float = 20.0) -> Any:

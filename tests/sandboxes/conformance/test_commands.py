@@ -87,11 +87,11 @@ async def test_input_arrives_whole(sandbox):
     assert (await sandbox.exec("cat; cat", stdin="é\0")).stdout == "é\0".encode()
 
 
-@pytest.mark.parametrize("line", ["exit 3", "exec <&-; echo closed; exit 3", "head -c 1 >/dev/null; exit 3"])
-async def test_input_that_nobody_reads_changes_nothing(sandbox, line):
+async def test_input_that_nobody_reads_changes_nothing(sandbox):
     """A program that ends or closes its input before reading five megabytes has its own result."""
-    result = await sandbox.exec(line, stdin=bytes(5 * MIB))
-    assert (result.exit_code, result.reason) == (3, "exited")
+    for line in ("exit 3", "exec <&-; echo closed; exit 3", "head -c 1 >/dev/null; exit 3"):
+        result = await sandbox.exec(line, stdin=bytes(5 * MIB))
+        assert (result.exit_code, result.reason) == (3, "exited")
 
 
 async def test_a_child_that_holds_the_pipes_is_not_waited_for(sandbox):

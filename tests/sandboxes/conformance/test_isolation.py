@@ -57,9 +57,8 @@ async def test_the_hosts_files_are_out_of_reach(sandbox, tmp_path):
     """Files of the host outside the system's own are not there, and the system's can not be changed."""
     (tmp_path / "planted").write_text("planted")
     tmp_path.chmod(0o755)
-    line = f"cat {tmp_path}/planted; ls /root /home/*; cat /etc/shadow /dev/mem; echo x > /usr/bin/true"
-    seen = await sandbox.exec(line)
-    assert seen.stdout.strip() in (b"", b"/root:")
+    line = f"cat {tmp_path}/planted; cat /etc/shadow /dev/mem; echo x > /usr/bin/true"
+    assert (await sandbox.exec(line)).stdout == b""
     assert (await sandbox.exec("true; ls /sys/kernel /sys/fs 2>/dev/null")).stdout == b""
 
 

@@ -104,7 +104,7 @@ async def test_what_can_not_be_given_is_refused_at_create(provider, capabilities
         with pytest.raises((SandboxCreationError, ConfigError)):
             await provider.create(one)
     if "hosts" not in capabilities.network:
-        with pytest.raises(SandboxUnsupportedError, match="network"):
+        with pytest.raises(SandboxUnsupportedError):
             await provider.create(spec(network=("example.com",)))
     assert await provider.list() == []
 
@@ -161,7 +161,7 @@ async def test_a_lifetime_ends(provider, spec):
     working = await provider.create(spec(lifetime=0.6))
     idle = await provider.create(spec(idle_lifetime=0.3))
     with pytest.raises(SandboxDiedError):
-        await working.exec("sleep 1000", timeout=None)
+        await working.exec("sleep 1000", timeout=20)
 
     async def gone():
         return await provider.list() == []

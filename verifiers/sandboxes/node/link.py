@@ -88,13 +88,15 @@ class Link:
             raise ConfigError(f"{url!r} is no address of a node", hint="http://HOST:PORT or unix:/PATH.")
         self._socket = parts.path if parts.scheme == "unix" else None
         self._base = "http://node" if self._socket else self.node
+        self._closed = False
         self._session: aiohttp.ClientSession | None = None
         self._done: deque[str] = deque(maxlen=1000)
         self._abandoned: deque[str] = deque(maxlen=1000)
         self._cancelling: set[asyncio.Task[None]] = set()
 
     async def close(self) -> None:
-        """Close the connections, once what was cancelled has been told of."""
+        """Close the connections, once what was cancelled has been told of. Nothing can be asked any more."""
+        self._closed = True
         if self._cancelling:
             await asyncio.wait(self._cancelling, timeout=self.patience.probe)
         if self._session is not None:
@@ -192,6 +194,7 @@ class Link:
                 return await attempt()
             except FAILURES as error:
                 failure = error
+                self._connected()  # raises when all was closed meanwhile
                 if isinstance(error, TimeoutError):
                     break  # it stands still: asking again would only double the wait
             if number + 1 < patience.attempts:
@@ -209,12 +212,15 @@ class Link:
         if self._done:
             sent[DONE] = " ".join(self._done.popleft() for _ in range(min(DONE_KEYS, len(self._done))))
         times = aiohttp.ClientTimeout(total=None, connect=patience.connect, sock_read=patience.silence)
-        async with self._connected().request(
+        session = self._connected()
+        async with session.request(
             method, self._base + path, headers=sent, params=query, data=data, timeout=times
         ) as response:
             yield response
 
     def _connected(self) -> aiohttp.ClientSession:
+        if self._closed:
+            raise SandboxError(f"the connection to node {self.node} was closed here", hint="Open a new provider.")
         if self._session is None:
             connector: aiohttp.BaseConnector
             if self._socket:
