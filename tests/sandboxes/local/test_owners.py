@@ -23,8 +23,8 @@ from verifiers.sandboxes.local import cgroups, owners
 found = cgroups.find()
 owner = owners.register(Path(sys.argv[1]), found)
 for name in ("a", "b", "c"):
-    (owner.state / name / "closed").mkdir(parents=True)
-    (owner.state / name / "closed").chmod(0)
+    (owner.folder / name / "closed").mkdir(parents=True)
+    (owner.folder / name / "closed").chmod(0)
     if found.trees:
         found.make(owner.group_name(name), memory=64)
 print(owner.record, flush=True)

@@ -40,6 +40,9 @@ IDLE_SUPERVISORS = 2
 KILL_SECONDS = 0.3
 """Afterwards the supervisor itself is killed, and what it had adopted with it."""
 
+ROOM_SECONDS = 0.5
+"""How long a command waits for its first process where the last ones, of a fork bomb say, are only just ending."""
+
 READ_EVENTS = select.EPOLLIN | select.EPOLLHUP
 
 
@@ -398,9 +401,16 @@ def launch(cwd, argv, env, fds):
                 break
         else:
             raise OSError(errno.ENOENT, "not found")
-    return posix.posix_spawn(
-        path, argv, env, file_actions=actions, setsid=True, setsigdef=(_signal.SIGPIPE, _signal.SIGXFSZ)
-    )
+    until = time.monotonic() + ROOM_SECONDS
+    while True:
+        try:
+            return posix.posix_spawn(
+                path, argv, env, file_actions=actions, setsid=True, setsigdef=(_signal.SIGPIPE, _signal.SIGXFSZ)
+            )
+        except BlockingIOError:  # EAGAIN: no more processes
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.005)
 
 
 class Supervisor:

@@ -1,17 +1,30 @@
-"""What keeps a sandbox within its bounds beside its namespaces: limits of the kernel, a user of its own, a filter.
+"""The limits of one provider's sandboxes, by whatever this machine has for it.
 
-A `Confiner` prepares a `Confinement` for each sandbox before it starts, and is asked afterwards what the limits did.
+    confiner = Confiner(state, level="namespace")   # looks, once
+    confinement = confiner.prepare("ab12", spec)    # before the first process: a group, a user id, rlimits, the filter
+    confinement.evidence(); confinement.kill(); confinement.release()
+
+Each sandbox gets a control group and a user id of its own where this process may give them, and limits of processes
+for what groups do not limit. Whatever is made carries the owner's name, so that a later process can remove it.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Protocol
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
 
+from verifiers.errors import SandboxCreationError
+from verifiers.sandboxes.local import cgroups, limits, owners, seccomp
+from verifiers.sandboxes.local.cgroups import Group
+from verifiers.sandboxes.local.identity import Identities
 from verifiers.sandboxes.results import Capabilities, Usage
-from verifiers.sandboxes.spec import MIB, SandboxSpec
+from verifiers.sandboxes.spec import Isolation, SandboxSpec
 
-OPEN_FILES = 4096
+FILTER = "filter"
+"""Name of the file with the compiled filter in the provider's state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,68 +35,120 @@ class Evidence:
     pids_refused: int = 0
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Confinement:
-    """One sandbox's. This class itself: limits of each process alone, by rlimits.
+    """One sandbox's.
 
-    uid, gid: of the host, which the sandbox runs as; None: those of this process. cgroups: `cgroup.procs` files that
-    its first process writes itself to. rlimits: soft and hard limit by name (`NOFILE`, as in `resource.RLIMIT_NOFILE`).
-    seccomp: file of a compiled filter that bubblewrap loads. arguments: more arguments of bubblewrap.
+    directory: on the host, for what is the sandbox's. uid: of the host, which it runs as; None: that of this process.
+    cgroups: `cgroup.procs` files that its first process writes itself to. rlimits: soft and hard limit by name
+    (`NOFILE`, as in `resource.RLIMIT_NOFILE`). seccomp: file of the compiled filter that bubblewrap loads.
     """
 
-    uid: int | None = None
-    gid: int | None = None
-    cgroups: tuple[str, ...] = ()
-    rlimits: dict[str, tuple[int, int]] = field(default_factory=dict)
-    seccomp: str | None = None
-    arguments: tuple[str, ...] = ()
+    confiner: Confiner
+    group: Group
+    directory: Path
+    uid: int | None
+    cgroups: tuple[str, ...]
+    rlimits: dict[str, tuple[int, int]]
+    seccomp: str
 
     def evidence(self) -> Evidence:
         """Read after every command: fast, and never waits."""
-        return Evidence()
+        return Evidence(self.group.oom_kills() or 0, self.group.pids_refused() or 0)
 
     def usage(self) -> Usage:
         """What it uses now."""
-        return Usage()
+        group = self.group
+        return Usage(
+            memory=group.memory(), peak_memory=group.peak_memory(), pids=group.pids(), cpu_seconds=group.cpu_seconds()
+        )
 
     def kill(self) -> None:
         """Kill all its processes at once, where there is a way beside the namespace's own; else nothing."""
+        with suppress(OSError):
+            self.group.kill()
 
     def release(self) -> None:
         """Free what was prepared. Called once, when no process of it is left, or none was started."""
+        self.confiner.take_back(self)
 
 
-class Confiner(Protocol):
-    """Makes confinements."""
+class Confiner:
+    """Prepares confinements for sandboxes of one level that live below `state`, a directory of the provider's own.
+
+    allowed_calls: names out of `seccomp.DENIED` that the filter lets through.
+    """
+
+    def __init__(self, state: Path, *, level: Isolation = "namespace", allowed_calls: Sequence[str] = ()) -> None:
+        self.level = level
+        self.cgroups = cgroups.find()
+        self.identities = Identities.claim()
+        self.owner = owners.register(state, self.cgroups)
+        self.owner.folder.mkdir(mode=0o711, exist_ok=True)
+        self._filter = state / FILTER
+        self._filter.write_bytes(seccomp.program(allowed=allowed_calls))
+        self._sized = level == "namespace"
+        self._lingering: list[Confinement] = []
 
     def capabilities(self) -> Capabilities:
         """What it can limit, and how."""
+        grouped, own_user = self.cgroups.limits, self.identities is not None
+        return Capabilities(
+            isolation=self.level,
+            limits=limits.enforced(grouped, sized=self._sized),
+            weak=limits.weaknesses(grouped, own_user=own_user, sized=self._sized),
+        )
 
     def prepare(self, sandbox_id: str, spec: SandboxSpec) -> Confinement:
         """Everything that is needed before the first process starts. Leaves nothing if it raises."""
+        self._retry()
+        uid = None if self.identities is None else self.identities.take()
+        directory = self.owner.folder / sandbox_id
+        try:
+            group = self.cgroups.make(
+                self.owner.group_name(sandbox_id),
+                memory=None if spec.memory is None else spec.memory + limits.OWN_MEMORY,
+                pids=None if spec.pids is None else spec.pids + limits.OWN_PIDS,
+                cpu=spec.cpu,
+            )
+        except OSError as error:
+            self._give_back(uid)
+            raise SandboxCreationError(f"its limits could not be set: {error}", cause=error) from error
+        directory.mkdir(mode=0o700)
+        if uid is not None:
+            os.chown(directory, uid, uid)
+        return Confinement(
+            confiner=self,
+            group=group,
+            directory=directory,
+            uid=uid,
+            cgroups=tuple(f"{path}/cgroup.procs" for _, path in group.places),
+            rlimits=limits.rlimits(spec, self.cgroups.limits, own_user=uid is not None, sized=self._sized),
+            seccomp=str(self._filter),
+        )
 
-    def reap_orphans(self) -> int:
-        """Remove what sandboxes of processes that are gone have left; how many there were."""
+    def take_back(self, confinement: Confinement) -> None:
+        """Free what a sandbox had. What its last processes still hold is freed a little later."""
+        if confinement.group.remove(seconds=0) and owners.remove_tree(confinement.directory):
+            self._give_back(confinement.uid)
+        else:
+            self._lingering.append(confinement)
+
+    def _give_back(self, uid: int | None) -> None:
+        if self.identities is not None and uid is not None:
+            self.identities.give_back(uid)
+
+    def _retry(self) -> None:
+        waiting, self._lingering = self._lingering, []
+        for confinement in waiting:
+            self.take_back(confinement)
 
     def close(self) -> None:
-        """Free what is shared by all."""
-
-
-class RlimitConfiner:
-    """The weakest: limits of each process. Works everywhere."""
-
-    def capabilities(self) -> Capabilities:
-        weak = {"memory": "of each process, not of all together (RLIMIT_DATA)"}
-        return Capabilities(isolation="namespace", limits=frozenset({"memory", "disk", "inodes"}), weak=weak)
-
-    def prepare(self, sandbox_id: str, spec: SandboxSpec) -> Confinement:
-        rlimits = {"CORE": (0, 0), "NOFILE": (OPEN_FILES, OPEN_FILES)}
-        if spec.memory is not None:
-            rlimits["DATA"] = (spec.memory * MIB, spec.memory * MIB)
-        return Confinement(rlimits=rlimits)
-
-    def reap_orphans(self) -> int:
-        return 0
-
-    def close(self) -> None:
-        pass
+        """Free what is left, waiting for it, and forget the owner."""
+        for confinement in self._lingering:
+            confinement.kill()
+            confinement.group.remove()
+            owners.remove_tree(confinement.directory)
+        if self.identities is not None:
+            self.identities.close()
+        self.owner.leave()

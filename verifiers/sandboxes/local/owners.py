@@ -30,6 +30,7 @@ from verifiers.errors import SandboxUnsupportedError
 from verifiers.sandboxes.local.cgroups import Cgroups, Group, Tree
 
 PREFIX = "vf"
+FOLDER = "sandboxes"
 _MNT_DETACH = 2
 
 
@@ -92,11 +93,16 @@ class Owner:
         """Forget it: it has removed everything itself."""
         self.record.unlink(missing_ok=True)
 
+    @property
+    def folder(self) -> Path:
+        """Where each sandbox has a directory of its name."""
+        return self.state / FOLDER
+
     def sandboxes(self) -> list[str]:
         """Ids of sandboxes that have left traces: a directory or a cgroup."""
         prefix = self.group_name("")
         groups = [name for tree in self.trees for name in _names(tree.base) if name.startswith(prefix)]
-        return sorted({*_names(self.state), *(name.removeprefix(prefix) for name in groups)})
+        return sorted({*_names(self.folder), *(name.removeprefix(prefix) for name in groups)})
 
 
 def register(state: Path, cgroups: Cgroups) -> Owner:
@@ -147,6 +153,12 @@ def _remove_group(owner: Owner, sandbox_id: str) -> bool:
 
 def remove_tree(path: Path) -> bool:
     """Remove a directory that may hold mounts, and directories that their owner has closed; whether it is gone."""
+    try:
+        path.rmdir()  # most are empty
+    except OSError:
+        pass
+    else:
+        return True
     prefix = f"{path}/"
     lines = Path("/proc/self/mountinfo").read_text().splitlines()
     points = [line.split(" ")[4].encode().decode("unicode_escape") for line in lines]

@@ -31,13 +31,14 @@ from verifiers.errors import (
 )
 from verifiers.sandboxes.channel import Channel
 from verifiers.sandboxes.guest_sandbox import GuestSandbox
-from verifiers.sandboxes.local.confinement import Confinement, Confiner, RlimitConfiner
+from verifiers.sandboxes.local import owners, probe
+from verifiers.sandboxes.local.confinement import Confinement, Confiner
 from verifiers.sandboxes.local.launch import Child, Spawner, find_bubblewrap
 from verifiers.sandboxes.local.root import AGENT, HOME, Builder
 from verifiers.sandboxes.local.spawner import STAGE
 from verifiers.sandboxes.results import Capabilities, ExecResult, SandboxInfo, Usage
 from verifiers.sandboxes.sandbox import Provider, Sandbox
-from verifiers.sandboxes.spec import SandboxSpec
+from verifiers.sandboxes.spec import ISOLATION_LEVELS, Isolation, SandboxSpec
 
 READY_S = 30.0
 """How long a sandbox may take from its start to its first answer."""
@@ -91,19 +92,28 @@ class LocalSandbox(GuestSandbox):
 class LocalProvider(Provider):
     """Namespaces of this machine through bubblewrap. No daemon; root is not needed where user namespaces are allowed.
 
-    confiner: what limits the sandboxes. venv: whether they see the Python environment of this process, read-only.
+    level: what isolates; one that this machine cannot give raises, and nothing weaker is taken in its place.
+    root: a directory for what sandboxes need on the host; a new one below the system's for temporary files if None.
+    venv: whether they see the Python environment of this process, read-only.
     images: names of images that the system of this machine (`host`) stands for, beside `IMAGES`.
     """
 
     name = "local"
 
     def __init__(
-        self, *, confiner: Confiner | None = None, venv: bool = True, images: Mapping[str, str] | None = None
+        self,
+        *,
+        level: Isolation = "namespace",
+        root: Path | None = None,
+        venv: bool = True,
+        images: Mapping[str, str] | None = None,
     ) -> None:
-        self._confiner = confiner or RlimitConfiner()
+        self.level = level
+        self._root = root
         self._venv = venv
         self._images = {**IMAGES, **(images or {})}
         self._state: Path | None = None
+        self._confiner: Confiner | None = None
         self._bubblewrap = ("", "")
         self._builder: Builder | None = None
         self._spawner: Spawner | None = None
@@ -114,7 +124,8 @@ class LocalProvider(Provider):
         self._closed = False
 
     async def capabilities(self) -> Capabilities:
-        found = self._confiner.capabilities()
+        _, _, confiner = self._prepared()
+        found = confiner.capabilities()
         return replace(found, network=frozenset({"none", "open"}), mounts=True)
 
     # --- making
@@ -137,10 +148,10 @@ class LocalProvider(Provider):
     async def _create(self, spec: SandboxSpec) -> LocalSandbox:
         self._check(spec)
         async with self._starting:
-            spawner, builder = self._prepared()
-            root = builder.build(spec)
+            spawner, builder, confiner = self._prepared()
+            root = builder.build(_within_memory(spec, confiner))
             sandbox_id = f"{os.getpid()}-{secrets.token_hex(6)}"
-            confinement = self._confiner.prepare(sandbox_id, spec)
+            confinement = confiner.prepare(sandbox_id, spec)
             child: Child | None = None
             channel: Channel | None = None
             try:
@@ -150,13 +161,13 @@ class LocalProvider(Provider):
                     request = {
                         "id": sandbox_id,
                         "program": f"{STAGE}/bubblewrap/{self._bubblewrap[1]}",
-                        "arguments": [*_namespaces(spec), *root.arguments, *confinement.arguments],
+                        "arguments": [*_namespaces(spec), *root.arguments],
                         "command": [builder.python, "-I", "-S", "-B", AGENT, "3"],
                         "binds": [*root.binds, (self._bubblewrap[0], "bubblewrap")],
                         "folders": root.folders,
                         "tmpfs": root.tmpfs,
                         "uid": confinement.uid,
-                        "gid": confinement.gid,
+                        "gid": confinement.uid,
                         "cgroups": confinement.cgroups,
                         "rlimits": confinement.rlimits,
                         "seccomp": confinement.seccomp,
@@ -179,20 +190,28 @@ class LocalProvider(Provider):
     def _check(self, spec: SandboxSpec) -> None:
         if self._closed:
             raise SandboxCreationError("this provider is closed")
+        if ISOLATION_LEVELS.index(spec.isolation) > ISOLATION_LEVELS.index(self.level):
+            asked = f"isolation {spec.isolation!r} was asked for"
+            raise SandboxUnsupportedError(f"{asked}, and this provider gives {self.level!r}")
         if not isinstance(spec.network, str):
             raise SandboxUnsupportedError("a list of hosts that may be reached cannot be enforced on this machine")
 
-    def _prepared(self) -> tuple[Spawner, Builder]:
-        if self._builder is None:
+    def _prepared(self) -> tuple[Spawner, Builder, Confiner]:
+        if self._builder is None or self._confiner is None:
+            probe.require(self.level)
+            owners.sweep()
             found = find_bubblewrap()
             if found is None:
                 raise MissingExtraError("sandbox", "a sandbox on this machine (bubblewrap 0.11 or newer)")
             self._bubblewrap = found
-            self._state = Path(tempfile.mkdtemp(prefix="verifiers-sandboxes-"))
+            if self._root is not None:
+                self._root.mkdir(parents=True, exist_ok=True)
+            self._state = Path(tempfile.mkdtemp(prefix="verifiers-sandboxes-", dir=self._root))
+            self._confiner = Confiner(self._state, level=self.level)
             self._builder = Builder(self._state, venv=self._venv)
         if self._spawner is None or not self._spawner.alive:
             self._spawner = Spawner()
-        return self._spawner, self._builder
+        return self._spawner, self._builder, self._confiner
 
     # --- ending
 
@@ -244,22 +263,30 @@ class LocalProvider(Provider):
         return len(found)
 
     async def reap_orphans(self) -> int:
-        return self._confiner.reap_orphans()
+        return owners.sweep()
 
     async def close(self) -> None:
         self._closed = True
         await asyncio.gather(*(one.delete() for one in list(self._sandboxes.values())))
         if self._spawner is not None:
             self._spawner.close()
-        self._confiner.close()
+        if self._confiner is not None:
+            self._confiner.close()
         if self._state is not None:
             shutil.rmtree(self._state, ignore_errors=True)
 
 
+def _within_memory(spec: SandboxSpec, confiner: Confiner) -> SandboxSpec:
+    """Files are memory here: no more of them than of memory, so that writing too much ends as a full disk."""
+    if spec.memory is None or "memory" not in confiner.cgroups.limits:
+        return spec
+    return replace(spec, disk=min(spec.memory, spec.disk or spec.memory))
+
+
 def _namespaces(spec: SandboxSpec) -> list[str]:
     shared = ["--share-net"] if spec.network == "open" else []
-    own = ["--unshare-all", *shared, "--die-with-parent", "--as-pid-1", "--new-session", "--hostname", "sandbox"]
-    return [*own, "--chdir", "/"]
+    own = ["--unshare-all", "--unshare-user", *shared]  # alone, the first would do without a user namespace
+    return [*own, "--die-with-parent", "--as-pid-1", "--new-session", "--hostname", "sandbox", "--chdir", "/"]
 
 
 def _connection() -> tuple[socket.socket, socket.socket]:
