@@ -9,6 +9,7 @@ one packet of JSON, the sandbox's connection beside it; answers are `{"id", "pid
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import json
 import os
 import resource
@@ -103,7 +104,7 @@ def _run(request: dict[str, Any], connection: int, arguments: int, errors: int) 
             resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (soft, hard))
         if privileged:
             _become(uid, gid)
-        high = [os.dup2(fd, 100 + index, False) for index, fd in enumerate(keep)]
+        high = [fcntl.fcntl(fd, fcntl.F_DUPFD, 16) for fd in keep]  # out of the way of 3, 4 and 5, and of each other
         os.dup2(errors, 2)
         for index, fd in enumerate(high):
             os.dup2(fd, 3 + index)
@@ -111,7 +112,7 @@ def _run(request: dict[str, Any], connection: int, arguments: int, errors: int) 
         os.chdir("/")
         os.execve(request["program"], ["bwrap", "--args", "4", "--", *request["command"]], {})
     except BaseException as error:  # boundary: the only way to tell what went wrong
-        os.write(errors, str(error).encode())
+        os.write(errors, (str(error) or repr(error)).encode())
     finally:
         os._exit(125)
 
