@@ -17,7 +17,6 @@ import asyncio
 import contextlib
 import logging
 import math
-import uuid
 from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -391,13 +390,12 @@ class SandboxPool(Provider):
         self._pump()
 
     async def _created(self, kind: _Kind) -> Sandbox:
-        """A new sandbox, tried again where that can help. The key keeps a repeated request from making two."""
-        spec = replace(kind.spec, idempotency_key=uuid.uuid4().hex)
+        """A new sandbox, tried again where that can help; a creation that failed has left nothing."""
         attempt, waited, pause = 1, 0.0, PAUSE_S
         while True:
             try:
                 async with asyncio.timeout(self._start_s):
-                    return await self.provider.create(spec)
+                    return await self.provider.create(kind.spec)
             except SandboxBusyError as error:
                 pause = min(error.retry_after or PAUSE_S, LONGEST_PAUSE_S)
                 waited += pause

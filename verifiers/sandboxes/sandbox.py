@@ -16,11 +16,14 @@ import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from verifiers.errors import SandboxUnsupportedError
 from verifiers.sandboxes.results import Capabilities, Chunk, ExecResult, FileStat, SandboxInfo, Usage
 from verifiers.sandboxes.spec import Command, SandboxSpec, command
+
+if TYPE_CHECKING:
+    from verifiers.sandboxes.sessions import Interpreter, Session
 
 
 class Process(ABC):
@@ -79,6 +82,25 @@ class Sandbox(ABC):
     @abstractmethod
     async def attach(self, process_id: str) -> Process:
         """A process that was started earlier, also by somebody else. KeyError: there is no such one."""
+
+    async def session(
+        self, *, env: Mapping[str, str] | None = None, cwd: str | None = None, python: str = "python3"
+    ) -> Session:
+        """A shell whose directory, variables and functions stay from command to command.
+
+        `python` is the interpreter in the sandbox that keeps it.
+        """
+        from verifiers.sandboxes.sessions import Session
+
+        return await Session.open(self, env=env, cwd=cwd, python=python)
+
+    async def interpreter(
+        self, *, env: Mapping[str, str] | None = None, cwd: str | None = None, python: str = "python3"
+    ) -> Interpreter:
+        """A Python whose variables stay from one piece of code to the next; `python` is that Python."""
+        from verifiers.sandboxes.sessions import Interpreter
+
+        return await Interpreter.open(self, env=env, cwd=cwd, python=python)
 
     @abstractmethod
     async def read(self, path: str, *, offset: int = 0, size: int | None = None) -> bytes:
