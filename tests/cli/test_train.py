@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -243,6 +245,29 @@ def test_a_killed_run_goes_on_from_its_checkpoint(workplace: Path) -> None:
     steps = [row["step"] for row in lines(workplace / "run" / "metrics.jsonl") if "batch/groups" in row]
     assert steps == list(range(1, steps[-1] + 1)) and steps[-1] >= 12
     assert json.loads((workplace / "run" / "run.json").read_text())["sessions"][1]["from_step"] % 3 == 0
+
+
+@pytest.mark.train
+@pytest.mark.slow
+@pytest.mark.parametrize("seen", ["config.resolved.toml", "run.json"])
+def test_a_run_that_was_killed_before_its_first_step_holds_no_folder(workplace: Path, seen: str) -> None:
+    """While it loaded, or while its first rollouts were played: it can be continued, and begun anew."""
+    folder = workplace / "environments" / "waits"
+    folder.mkdir()
+    wait = "\n        import os, time\n        while os.path.exists('wait'):\n            time.sleep(0.05)\n"
+    (folder / "waits.py").write_text(re.sub(r"(    def \w+\(completion.*\):)\n", rf"\1{wait}", DIGITS, count=1))
+    for arguments in (["--resume", "run"], [*TINY, "env=waits", "eval=none", "loop.steps=2"]):
+        shutil.rmtree(workplace / "run", ignore_errors=True)
+        (workplace / "wait").touch()
+        process = started(workplace, "env=waits", "eval=none", "loop.steps=2")
+        while not (workplace / "run" / seen).exists():
+            assert process.poll() is None
+            time.sleep(0.01)
+        process.kill()
+        process.communicate(timeout=90)
+        (workplace / "wait").unlink()
+        assert run(arguments) == ExitCode.OK
+        assert [row["step"] for row in lines(workplace / "run" / "metrics.jsonl")] == [1, 2]
 
 
 @pytest.mark.train

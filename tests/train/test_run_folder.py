@@ -10,7 +10,7 @@ import pytest
 from verifiers.errors import ResumeError, StoreError
 from verifiers.train.config import TrainConfig
 from verifiers.train.config_files import load_config
-from verifiers.train.run_folder import CONFIG, METRICS, RunFolder, check_same, provenance
+from verifiers.train.run_folder import CHECKPOINTS, CONFIG, METRICS, RunFolder, check_same, provenance
 
 ENVIRONMENT = {"name": "owner/sums", "version": "0.1.0", "digest": "sha256:1", "tasks": 4}
 
@@ -26,7 +26,7 @@ def checked(asked: TrainConfig, begun: dict[str, Any], saved: dict[str, Any], **
 def test_a_folder_holds_one_run(tmp_path: Path) -> None:
     """A second one is refused with how to continue; what is there can be read back."""
     folder = RunFolder.create(tmp_path / "run")
-    folder.write(config(), provenance("m", [ENVIRONMENT], sessions=[]))
+    folder.write(config(), provenance("m", [ENVIRONMENT], sessions=[{"step": 1}]))
     with pytest.raises(StoreError, match="already holds a run") as raised:
         RunFolder.create(tmp_path / "run")
     assert f"--resume {tmp_path / 'run'}" in raised.value.hint
@@ -36,17 +36,32 @@ def test_a_folder_holds_one_run(tmp_path: Path) -> None:
 
 
 def test_a_run_that_ended_before_its_first_step_takes_no_folder(tmp_path: Path) -> None:
-    """What was wrong is corrected, and the same command is given again. A run that goes on, or made a step, stays."""
+    """What was wrong is corrected, and the same command is given again; or it was killed. What made a step stays, also
+    if a kill left no other word of it than a checkpoint, or a line of figures."""
     folder = RunFolder.create(tmp_path / "run")
     record = provenance("m", [ENVIRONMENT])
-    for session in ({"began": "…"}, {"began": "…", "ended": "…", "step": 3}):
+    killed = {"began": "…"}
+    folder.write(config(), {**record, "sessions": [{"began": "…", "ended": "…", "step": 3}]})
+    with pytest.raises(StoreError, match="already holds a run"):
+        RunFolder.create(tmp_path / "run")
+    folder.write(config(), {**record, "sessions": [killed]})
+    (folder / METRICS).write_text('{"step": 0}\n{"step": 1}\n')
+    with pytest.raises(StoreError, match="already holds a run"):
+        RunFolder.create(tmp_path / "run")
+    (folder / METRICS).write_text('{"step": 0, "eval/sums/reward": 0.5}\n')
+    (folder / CHECKPOINTS / "step-000001").mkdir(parents=True)
+    with pytest.raises(StoreError, match="already holds a run"):
+        RunFolder.create(tmp_path / "run")
+    (folder / CHECKPOINTS / "step-000001").rename(folder / CHECKPOINTS / ".step-000001.partial")
+    for session in (killed, {"began": "…", "ended": "…", "step": 0}):
         folder.write(config(), {**record, "sessions": [session]})
-        with pytest.raises(StoreError, match="already holds a run"):
-            RunFolder.create(tmp_path / "run")
-    (folder / METRICS).write_text("{}\n")
-    folder.write(config(), {**record, "sessions": [{"began": "…", "ended": "…", "step": 0}]})
-    with RunFolder.create(tmp_path / "run").held(new=True):
-        assert not (folder / METRICS).exists()
+        (folder / METRICS).write_text('{"step": 0}\n')
+        with RunFolder.create(tmp_path / "run").held(new=config("loop.steps=7")):
+            assert not (folder / METRICS).exists()
+            second = RunFolder.create(tmp_path / "run")
+            with pytest.raises(StoreError, match="another process"), second.held(new=config()):
+                pass
+        assert load_config([RunFolder.open(tmp_path / "run") / CONFIG]).loop.steps == 7, "before anything is loaded"
 
 
 def test_what_is_no_run_is_not_continued(tmp_path: Path) -> None:
@@ -73,17 +88,18 @@ def test_other_bits_are_another_run(tmp_path: Path) -> None:
         checked(config(), provenance(str(tmp_path), [ENVIRONMENT]), saved)
     with pytest.raises(ResumeError, match=r"model\.lora"):
         checked(config("model.lora.rank=4"), saved, saved)
-    assert checked(config(), other_bits, saved, force=True) == []
+    told = checked(config("model.lora.rank=4"), other_bits, saved, force=True)
+    assert told[0] == "owner/sums 0.1.0 sha256:1 is now 0.1.0 sha256:2" and "model.lora" in told[1]
 
 
 def test_two_processes_do_not_work_on_one_run(tmp_path: Path) -> None:
     """The second is refused before it changes anything; so is one that found the folder empty, a moment too late."""
     folder, late = RunFolder.create(tmp_path), RunFolder.create(tmp_path)
-    with folder.held(new=True):
+    with folder.held(new=config()):
         with pytest.raises(StoreError, match="another process"), late.held():
             pass
-        folder.write(config(), provenance("m", [ENVIRONMENT], sessions=[]))
-    with pytest.raises(StoreError, match="already holds a run"), late.held(new=True):
+        folder.write(config(), provenance("m", [ENVIRONMENT], sessions=[{"step": 1}]))
+    with pytest.raises(StoreError, match="already holds a run"), late.held(new=config()):
         pass
     with late.held():
         pass

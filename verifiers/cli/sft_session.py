@@ -91,7 +91,7 @@ class _Session:
             ranks.leave()
             return ExitCode.OK
         try:
-            with folder.held(new=self.flags.resume is None), log_file(folder / LOG):
+            with folder.held(new=config if self.flags.resume is None else None), log_file(folder / LOG):
                 code = run_to_end(self._train(folder, loop, learner))
         finally:
             learner.close()

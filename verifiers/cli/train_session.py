@@ -143,7 +143,7 @@ class _Session:
         folder = folder_of(config, config.output, self.flags)
         learner = make_learner(config, ranks)
         try:
-            with folder.held(new=self.flags.resume is None), log_file(folder / LOG):
+            with folder.held(new=config if self.flags.resume is None else None), log_file(folder / LOG):
                 code = run_to_end(self._train(folder, learner, found, evaluated))
         finally:
             learner.close()

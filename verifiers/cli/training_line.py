@@ -31,7 +31,9 @@ class Flags:
     resume: Annotated[
         str | None, flag("Continue the run in `output` from its last checkpoint, or that in --resume FOLDER.", "-R")
     ] = None
-    force: Annotated[bool, flag("Resume although the model, or an environment, is another one.")] = False
+    force: Annotated[
+        bool, flag("Resume although files of the model, or code of an environment, changed. Its tasks must not have.")
+    ] = False
     dry_run: Annotated[bool, flag("Print every setting, and what would be run; train nothing.")] = False
     json: Annotated[bool, flag("One JSON object a line on stdout, the last a summary.")] = False
     disable_tui: Annotated[bool, flag("Plain lines instead of a live display.", "-d")] = False

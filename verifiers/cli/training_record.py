@@ -14,7 +14,7 @@ from verifiers.cli.output import Output
 from verifiers.cli.training_line import HERE, Flags, Line
 from verifiers.errors import MissingExtraError, ResumeError
 from verifiers.train.config_files import read_config
-from verifiers.train.run_folder import CONFIG, RunFolder, check_same, check_settings, now, provenance
+from verifiers.train.run_folder import CONFIG, RECORD, RunFolder, check_same, check_settings, now, provenance
 
 Config = TypeVar("Config", bound=BaseModel)
 
@@ -66,7 +66,7 @@ class RunRecord:
         self._folder = folder
         record = provenance(model, environments, **more)
         sessions: list[dict[str, Any]] = []
-        if flags.resume is not None:
+        if flags.resume is not None and (folder / RECORD).is_file():
             saved = folder.record
             before = read_config(type(config), [folder / CONFIG])
             for change in check_same(saved, record, asked=config, before=before, force=flags.force):

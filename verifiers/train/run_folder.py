@@ -31,6 +31,7 @@ from pydantic import BaseModel
 from verifiers.errors import ResumeError, StoreError
 from verifiers.evals.appending import open_for_appending, store_error
 from verifiers.train.config_files import to_file
+from verifiers.train.observers.metrics_file import read_metrics
 
 CONFIG, RECORD, METRICS, LOG, CURVE = "config.resolved.toml", "run.json", "metrics.jsonl", "log.txt", "curve.svg"
 LOCK = ".lock"
@@ -49,7 +50,7 @@ class RunFolder:
     @classmethod
     def create(cls, path: Path) -> Self:
         """A folder for a new run. StoreError if it holds one already; one that ended before its first step, by a
-        mistake in an environment say, is none."""
+        mistake in an environment say, or by a kill, is none."""
         _refuse_taken(path)
         try:
             path.mkdir(parents=True, exist_ok=True)
@@ -59,24 +60,26 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: Path) -> Self:
-        """The folder of a run that is to go on. ResumeError if there is none."""
-        if not (path / RECORD).is_file() or not (path / CONFIG).is_file():
+        """The folder of a run that is to go on, maybe from its very beginning. ResumeError if there is none."""
+        if not (path / CONFIG).is_file():
             raise ResumeError(
-                f"{path} holds no run to continue: there is no {RECORD}",
+                f"{path} holds no run to continue: there is no {CONFIG}",
                 hint="Give the folder of a run (its `output`), or start one without --resume.",
             )
         return cls(path)
 
     @contextmanager
-    def held(self, *, new: bool = False) -> Iterator[None]:
-        """Nobody else works on the run for as long as the block lasts. StoreError if somebody does, or, for a `new`
-        one, if somebody else has begun one here meanwhile."""
+    def held(self, *, new: BaseModel | None = None) -> Iterator[None]:
+        """Nobody else works on the run for as long as the block lasts. StoreError if somebody does, or if somebody else
+        has begun one here meanwhile where a run is to begin. new: the settings of one that begins; they are written
+        before hours of loading, so that it can be continued from there on."""
         descriptor = open_for_appending(self.path / LOCK)
         try:
-            if new:
+            if new is not None:
                 _refuse_taken(self.path)
-                for name in (METRICS, LOG):  # of a run that came to nothing
+                for name in (RECORD, METRICS, LOG):  # of a run that came to nothing
                     (self.path / name).unlink(missing_ok=True)
+                self.put(CONFIG, to_file(new))
             yield
         finally:
             os.close(descriptor)
@@ -114,16 +117,20 @@ class RunFolder:
 
 
 def _refuse_taken(path: Path) -> None:
-    if (path / RECORD).exists() and not _came_to_nothing(RunFolder(path).record):
+    if (path / RECORD).exists() and _has_steps(RunFolder(path)):
         raise StoreError(
             f"{path} already holds a run",
             hint=f"Continue it: --resume {path}. Or take another folder: -o FOLDER.",
         )
 
 
-def _came_to_nothing(record: Mapping[str, Any]) -> bool:
-    """Whether every call has ended, and none has made a step. One that goes on, or was killed, says no end."""
-    return bool(record["sessions"]) and all("ended" in one and not one.get("step") for one in record["sessions"])
+def _has_steps(folder: RunFolder) -> bool:
+    """Whether any call has made a step. One that was killed says no end: its checkpoints and figures tell."""
+    return (
+        any(one.get("step") for one in folder.record["sessions"])
+        or any((folder / CHECKPOINTS).glob("[!.]*"))
+        or any(row.get("step") for row in read_metrics(folder / METRICS))
+    )
 
 
 def provenance(model: str, environments: Sequence[Mapping[str, Any]], **more: Any) -> dict[str, Any]:
@@ -142,8 +149,8 @@ def provenance(model: str, environments: Sequence[Mapping[str, Any]], **more: An
 def check_same(
     saved: Mapping[str, Any], begun: Mapping[str, Any], *, asked: BaseModel, before: BaseModel, force: bool
 ) -> list[str]:
-    """What differs between a run and how it is to go on, for the user to know. ResumeError if the model, an
-    environment or its bits do, unless forced."""
+    """What differs between a run and how it is to go on, for the user to know. ResumeError if the model's files or an
+    environment's bits are among it, unless forced."""
     grave = [
         f"{name} {_bits(one)} is now {_bits(two)}"
         for name, one, two in _paired(saved["environments"], begun["environments"])
@@ -153,7 +160,7 @@ def check_same(
         grave.append(f"the model's files in {begun['model']['path']} are others")
     if grave and not force:
         raise ResumeError("this would not be the same run: " + "; ".join(dict.fromkeys(grave)))
-    return check_settings(asked=asked, before=before, force=force)
+    return [*grave, *check_settings(asked=asked, before=before, force=force)]
 
 
 def check_settings(*, asked: BaseModel, before: BaseModel, force: bool) -> list[str]:
