@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 pytestmark = pytest.mark.train
 torch = pytest.importorskip("torch")
 
-from tests.support.tiny_model import tiny_model, tiny_tokenizer  # noqa: E402
+from tests.support.tiny_model import TEMPLATE, tiny_model, tiny_tokenizer  # noqa: E402
 from verifiers.errors import DatasetError, ResumeError, StoreError  # noqa: E402
 from verifiers.train.build import make_sft_learner  # noqa: E402
 from verifiers.train.checkpoint import Checkpoints  # noqa: E402
@@ -129,6 +130,38 @@ def test_held_out_tasks_are_the_same_in_every_run() -> None:
     _, fewer = split(many[:100], 0.2)
     assert {row.task_id for row in fewer} <= {row.task_id for row in held_out}
     assert split(many, 0.0)[1] == []
+
+
+FORGETS = TEMPLATE.replace(
+    "{{ message.content or '' }}", "{{ (message.content if loop.last else message.content.split('|')[-1]) or '' }}"
+)
+"""A template that takes thinking out of earlier turns, so that each reply is a row of its own."""
+
+
+def asked(number: int, thought: str, **more: Any) -> dict[str, Any]:
+    """A conversation of two turns."""
+    said = [("user", f"question {number}"), ("assistant", f"{thought}|a"), ("user", "Sure?"), ("assistant", thought)]
+    return {"messages": [{"role": role, "content": content} for role, content in said], **more}
+
+
+@pytest.mark.parametrize("form", ["messages", "prompt", "rows"])
+def test_rows_of_one_task_that_nobody_named_stay_together(form: str) -> None:
+    """Those of one conversation, and of conversations that were asked the same: one would tell the other's answer."""
+    tokenizer = tiny_tokenizer(FORGETS)
+    made: list[tuple[int, Row]] = []
+    for number in range(60):
+        for thought in ("hm", "well"):
+            item = asked(number, thought)
+            if form == "prompt":
+                item = {"prompt": item["messages"][:1], "completion": item["messages"][1:]}
+            rows = rows_of_conversation(item, tokenizer)
+            assert len(rows) == 2
+            if form == "rows":  # as a file of another trainer has them
+                rows = [replace(row, task_id="", rollout_id=f"{number}{thought}") for row in rows]
+            made += [(number, row) for row in rows]
+    learned, held_out = split([row for _, row in made], 0.3)
+    tasks = [{number for number, row in made if any(row is one for one in part)} for part in (learned, held_out)]
+    assert not tasks[0] & tasks[1] and all(len(part) > 5 for part in tasks)
 
 
 def weights(own: Any) -> Any:

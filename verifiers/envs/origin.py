@@ -105,7 +105,11 @@ def note_origin(distribution: metadata.Distribution, url: str, sha256: str) -> N
 def _replace(path: Path, text: str) -> None:
     """A new file in the place of the old one: files of an installation may be links into an installer's cache."""
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=".new-")
-    with os.fdopen(descriptor, "w", encoding="utf-8", newline="") as file:
-        file.write(text)
-    os.chmod(name, 0o644)
-    os.replace(name, path)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8", newline="") as file:
+            file.write(text)
+        os.chmod(name, 0o644)
+        os.replace(name, path)
+    except BaseException:
+        os.unlink(name)
+        raise

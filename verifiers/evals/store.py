@@ -23,6 +23,7 @@ import secrets
 import threading
 import weakref
 from collections.abc import Collection, Container, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -375,3 +376,6 @@ def _replace(path: Path, content: bytes, *, flush: bool = True) -> None:
         temporary.replace(path)
     except OSError as error:
         raise store_error(f"can not save {path}", error) from error
+    finally:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)

@@ -85,9 +85,13 @@ def _write(entries: dict[str, dict[str, Any]]) -> Path:
     ]
     # A new file (mode 0600 from its first byte) takes the place of the old one.
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=".credentials-")
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        file.write("\n".join(tables))
-    os.replace(name, path)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write("\n".join(tables))
+        os.replace(name, path)
+    except BaseException:
+        os.unlink(name)  # it holds tokens
+        raise
     return path
 
 

@@ -42,17 +42,19 @@ class MeasuringLearner(Learner, Protocol):
 
 
 def split(rows: Sequence[Row], share: float) -> tuple[list[Row], list[Row]]:
-    """What is learned, and the share that is held out: whole tasks, the same ones whatever else there is."""
+    """What is learned, and the share that is held out: whole tasks, the same ones whatever else there is.
+
+    Rows without a task are of one if their rollouts were asked the same, which the first row of each tells.
+    """
     learned: list[Row] = []
     held_out: list[Row] = []
+    asked: dict[str, str] = {}
     for row in rows:
-        (held_out if zlib.crc32(_task_of(row)) < share * 2**32 else learned).append(row)
+        task = row.task_id or repr(row.tokens[: row.mask.index(True)])
+        if not row.task_id and row.rollout_id:
+            task = asked.setdefault(row.rollout_id, task)
+        (held_out if zlib.crc32(task.encode()) < share * 2**32 else learned).append(row)
     return learned, held_out
-
-
-def _task_of(row: Row) -> bytes:
-    """What two rows have in common if one would tell the answer of the other."""
-    return (row.task_id or repr(row.tokens[: row.mask.index(True)])).encode()
 
 
 @dataclass(frozen=True, slots=True)

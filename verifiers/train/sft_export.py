@@ -15,6 +15,7 @@ import gzip
 import heapq
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -82,6 +83,9 @@ def export_sft(runs: Sequence[Path], path: Path, selection: Selection | None = N
         partial.replace(path)
     except OSError as error:
         raise store_error(f"can not write {path}", error) from error
+    finally:
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)
     return exported
 
 

@@ -15,6 +15,7 @@ Records that hold the engine's own ids are learned by these, if they are ids of 
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -142,7 +143,7 @@ class Lessons:
         return most is not None and max(len(row.tokens) for row in rows) > most
 
     def _rows(self, item: Mapping[str, Any], env: EnvRef) -> tuple[list[Row], str]:
-        options = MergeOptions(accept="rendered", env=env)
+        options = MergeOptions(accept="rendered", env=env, task_id=_task_of(item))
         learned = slice(-1, None) if self._config.turns == "last" else slice(None)
         if self._has_ids(item):
             record = {**item, "trajectory": item["trajectory"][learned]}
@@ -304,6 +305,23 @@ class Lessons:
         if last is None or str(self._tokenizer.decode(ids[last + 1 :])).strip():
             return ids
         return ids[: last + 1]
+
+
+def _task_of(item: Mapping[str, Any]) -> str:
+    """Stands for the task of a conversation that names none: a digest of what is asked, up to the first reply. "" where
+    it is named, or nothing is asked. Two conversations with one answer are of one task, also if each gives many rows.
+    """
+    if item.get("task_id") or item.get("example_id") is not None:
+        return ""
+    steps = item.get("trajectory") or [{}]
+    asked = item.get("messages") or item.get("prompt") or steps[0].get("prompt") or ()
+    if isinstance(asked, str):
+        said = [asked]
+    else:
+        replies = (at for at, one in enumerate(asked) if isinstance(one, Mapping) and one.get("role") == "assistant")
+        said = [message_text(one) for one in asked[: next(replies, None)]]
+    text = "\n".join(said)
+    return f"asked:{hashlib.sha256(text.encode('utf-8', 'replace')).hexdigest()[:16]}" if text else ""
 
 
 def _env_of(item: Mapping[str, Any]) -> EnvRef:
