@@ -18,6 +18,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -31,7 +32,6 @@ from pydantic import BaseModel
 from verifiers.errors import ResumeError, StoreError
 from verifiers.evals.appending import open_for_appending, store_error
 from verifiers.train.config_files import to_file
-from verifiers.train.observers.metrics_file import read_metrics
 
 CONFIG, RECORD, METRICS, LOG, CURVE = "config.resolved.toml", "run.json", "metrics.jsonl", "log.txt", "curve.svg"
 LOCK = ".lock"
@@ -129,8 +129,16 @@ def _has_steps(folder: RunFolder) -> bool:
     return (
         any(one.get("step") for one in folder.record["sessions"])
         or any((folder / CHECKPOINTS).glob("[!.]*"))
-        or any(row.get("step") for row in read_metrics(folder / METRICS))
+        or _tells_a_step(folder / METRICS)
     )
+
+
+def _tells_a_step(metrics: Path) -> bool:
+    """Whether a line of figures is of a step; the last line may be torn. An evaluation before the first is of step 0."""
+    if not metrics.exists():
+        return False
+    with metrics.open("rb") as file:
+        return any(re.search(rb'"step": ?[1-9]', line) for line in file)
 
 
 def provenance(model: str, environments: Sequence[Mapping[str, Any]], **more: Any) -> dict[str, Any]:
