@@ -134,7 +134,7 @@ def _has_steps(folder: RunFolder) -> bool:
 
 
 def _tells_a_step(metrics: Path) -> bool:
-    """Whether a line of figures is of a step; the last line may be torn. An evaluation before the first is of step 0."""
+    """Whether a line of figures is of a step, which an evaluation before the first is not. The last may be torn."""
     if not metrics.exists():
         return False
     with metrics.open("rb") as file:
