@@ -176,6 +176,18 @@ def test_a_run_trains_and_leaves_everything_in_its_folder(workplace: Path, capsy
     assert again == [1, 2, 3, 4, 5, 6]
 
 
+def test_a_key_that_is_missing_is_told_before_anything_is_loaded(
+    environments: Environments, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By its variable; a dry run, on a machine that is not the fleet's, needs none."""
+    fleet = ["sampler.kind=vllm", "sampler.urls=http://127.0.0.1:9", "sampler.api_key_var=FLEET_KEY"]
+    settings = ["model.path=m", f"env={environments.write(SOUND)}", *fleet]
+    assert run([*settings, "--dry-run"]) == ExitCode.OK
+    capsys.readouterr()
+    assert run(settings) == ExitCode.DENIED
+    assert "FLEET_KEY" in capsys.readouterr().err
+
+
 @pytest.mark.train
 def test_a_run_that_learns_nothing_says_why(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Exit code 1, what became of the groups, and how the run ended in its record."""

@@ -34,6 +34,7 @@ from verifiers.hub.ids import is_hub_id
 from verifiers.loops import run_to_end
 from verifiers.train.config import EnvironmentConfig, TrainConfig
 from verifiers.train.config_files import to_file
+from verifiers.train.engines.http import key_headers
 from verifiers.train.environments import Prepare, find, loaded
 from verifiers.train.observers.metrics_file import MetricsFile
 from verifiers.train.observers.open import open_observers
@@ -54,6 +55,7 @@ def train(line: Line, flags: TrainFlags, output: Output) -> ExitCode:
     if flags.dry_run:
         return dry_run(config, flags, output)
     need_torch("vf-train")
+    key_headers(config.sampler.api_key_var)  # before hours of loading
     if from_hub:
         output.note(FROM_HUB.format(config.model.path))
     os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")

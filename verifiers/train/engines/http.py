@@ -110,7 +110,7 @@ class HttpSampler:
         import aiohttp
 
         self._session = aiohttp.ClientSession(
-            headers=_headers(self._key_var), connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=4.5)
+            headers=key_headers(self._key_var), connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=4.5)
         )
         try:
             found = await all_of(server_at(url, self._model, self._session, self._key_var) for url in self._urls)
@@ -327,8 +327,8 @@ async def _run_on(server: Server, call: Callable[[Server], Awaitable[T]]) -> T:
         server.running.discard(task)
 
 
-def _headers(key_var: str | None) -> dict[str, str]:
-    """MissingKeyError for a variable without a key."""
+def key_headers(key_var: str | None) -> dict[str, str]:
+    """What is sent with each request. MissingKeyError for a variable without a key."""
     if key_var is None:
         return {}
     if not (key := os.environ.get(key_var)):
