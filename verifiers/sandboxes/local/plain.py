@@ -1,11 +1,12 @@
-"""The level below namespaces: Landlock, a filter of system calls, limits of processes, a session of its own.
+"""The levels without namespaces: `landlock`, for machines that refuse user namespaces, and `none`.
 
-For machines that refuse user namespaces. Of the host's files a sandbox sees the system, read-only, and writes to one
-directory. It has no mounts of its own, so paths are the host's; it sees the host's processes, but can neither signal
-nor trace them. Landlock says nothing about UDP or about sockets that are files, such as a container engine's: without a
-network there are no sockets at all but pairs, and with one there are no unix sockets.
+Both have a session, a directory and limits, and a user id where ids can be given. Landlock adds the rest, with a filter
+of system calls. Of the host's files a sandbox of that level sees the system, read-only, and writes to one directory.
+It has no mounts of its own, so paths are the host's (`folders` says which stand for /workspace and others); it sees the
+host's processes, but can neither signal nor trace them. Landlock says nothing of UDP, nor of sockets that are files,
+such as a container engine's: without a network there are no sockets at all but pairs, and with one no unix sockets.
 
-    line = launcher(interpreter, agent, Confined(…), "3")   # a process that becomes the agent: guest/confine.py
+    line = launcher(interpreter, agent, confined(…), "3")   # starts the agent: guest/confine.py
 
 See landlock(7). Signals are confined since ABI 6 (Linux 6.12); before, a user id of its own does it.
 """
@@ -17,10 +18,12 @@ import json
 import os
 import site
 import sys
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from verifiers.sandboxes.local import seccomp
+from verifiers.sandboxes.local.root import HOME
 
 GUEST = Path(__file__).parent.parent / "guest" / "confine.py"
 
@@ -66,8 +69,24 @@ def abi() -> tuple[int, str]:
     return (version, "") if version > 0 else (0, os.strerror(ctypes.get_errno()))
 
 
+def folders(directory: Path, workdir: str, uid: int | None) -> dict[str, str]:
+    """Make the directories that a sandbox can write to; what a path inside begins with → what it is on the host."""
+    places = {HOME: "home", "/tmp": "tmp", workdir.rstrip("/"): "workspace"}
+    for name in set(places.values()):
+        path = directory / name
+        path.mkdir(mode=0o700)
+        if uid is not None:
+            os.chown(path, uid, uid)
+    return {inside: str(directory / name) for inside, name in places.items()}
+
+
+def environment(places: Mapping[str, str]) -> dict[str, str]:
+    """Variables that name the directories."""
+    return {"HOME": places[HOME], "TMPDIR": places["/tmp"]} if places else {}
+
+
 def confined(directory: Path, *, uid: int | None, network: bool, version: int) -> Confined:
-    """Everything that this level takes away, with `version` of Landlock's interface."""
+    """Everything that `landlock` takes away, with `version` of its interface."""
     handled = (1 << _RIGHTS[min(version, max(_RIGHTS))]) - 1
     python = {sys.prefix, sys.base_prefix, *site.getsitepackages()}
     rules = [(path, _READ) for path in (*READABLE, *sorted(python))]

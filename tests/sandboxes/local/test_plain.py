@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import py_compile
 import socket
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from verifiers.errors import SandboxUnsupportedError
-from verifiers.sandboxes.local import identity, landlock, probe
+from verifiers.sandboxes.local import identity, plain, probe
 
 try:
     probe.require("landlock")
@@ -59,6 +60,11 @@ def main():
 '''
 
 
+def _compiled(folder: Path, source: str) -> Path:
+    (folder / "agent.py").write_text(source)
+    return Path(py_compile.compile(str(folder / "agent.py"), str(folder / "agent.pyc"), doraise=True))
+
+
 def test_a_confined_process_writes_to_one_directory_and_reaches_nobody(tmp_path: Path) -> None:
     """Files, signals, memory of other processes and sockets of every kind; programs and pairs of sockets work."""
     secret, own = tmp_path / "secret", tmp_path / "own"
@@ -70,12 +76,11 @@ def test_a_confined_process_writes_to_one_directory_and_reaches_nobody(tmp_path:
     uid = identity.blocks_here()[0] + 5 if identity.blocks_here()[1] else None
     if uid is not None:
         os.chown(own, uid, uid)
-    agent = tmp_path / "agent.py"
-    agent.write_text(AGENT.format(host=str(tmp_path), secret=str(secret), pid=os.getpid()))
-    limits = landlock.confined(own, uid=uid, network=False, version=landlock.abi()[0])
+    agent = _compiled(tmp_path, AGENT.format(host=str(tmp_path), secret=str(secret), pid=os.getpid()))
+    limits = plain.confined(own, uid=uid, network=False, version=plain.abi()[0])
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        line = landlock.launcher(sys.executable, agent, limits, str(theirs.fileno()))
+        line = plain.launcher(sys.executable, agent, limits, str(theirs.fileno()))
         done = subprocess.run(line, pass_fds=[theirs.fileno()], env={}, capture_output=True, timeout=60, check=False)
         theirs.close()
         answers = json.loads(ours.recv(1 << 16) or b"{}")
@@ -87,10 +92,9 @@ def test_a_confined_process_writes_to_one_directory_and_reaches_nobody(tmp_path:
 
 def test_what_cannot_be_given_up_stops_the_start(tmp_path: Path) -> None:
     """A process that is not confined never becomes the agent."""
-    agent = tmp_path / "agent.py"
-    agent.write_text("def main():\n    print('ran')\n")
-    limits = landlock.Confined(directory=str(tmp_path), rules=((str(tmp_path), 1 << 40),), handled=1 << 40)
-    line = landlock.launcher(sys.executable, agent, limits)
+    agent = _compiled(tmp_path, "def main():\n    print('ran')\n")
+    limits = plain.Confined(directory=str(tmp_path), rules=((str(tmp_path), 1 << 40),), handled=1 << 40)
+    line = plain.launcher(sys.executable, agent, limits)
     done = subprocess.run(line, env={}, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode != 0
     assert done.stdout == ""
