@@ -19,7 +19,7 @@ WINDOW = 1 << 18
 PIECE = 1 << 16
 GRACE_S = 5.0
 """How long after a command's deadline its sandbox may take to say how it ended."""
-TELL_PID, KILL_LEFTOVERS, PIPED = 1, 2, 4
+TELL_PID, KILL_LEFTOVERS, PIPED, TREE = 1, 2, 4, 8
 REASONS: tuple[Reason, ...] = ("exited", "timeout", "silence", "output_limit", "cancelled", "signalled")
 
 Judge = Callable[[ExecResult], ExecResult]
@@ -27,12 +27,27 @@ Judge = Callable[[ExecResult], ExecResult]
 
 
 class GuestProcess(Process):
-    """One command. Its output is kept here as it comes, at most `max_output` bytes of each stream."""
+    """One command. Its output is kept here as it comes, at most `max_output` bytes of each stream.
 
-    def __init__(self, channel: Channel, command: Command, head: list[bytes], *, live: bool, judge: Judge) -> None:
+    head: its directory and variables. live: it is written to and signalled while it runs. tree: it is no program, but
+    an operation of the agent on a directory; what that prints goes to `sink`.
+    """
+
+    def __init__(
+        self,
+        channel: Channel,
+        command: Command,
+        head: list[bytes],
+        *,
+        judge: Judge,
+        live: bool = False,
+        tree: bool = False,
+        sink: Callable[[bytes], None] | None = None,
+    ) -> None:
         self._channel = channel
         self._command = command
         self._judge = judge
+        self._sink = sink
         self._loop = asyncio.get_running_loop()
         self._kept = (bytearray(), bytearray())
         self._result: ExecResult | None = None
@@ -43,7 +58,7 @@ class GuestProcess(Process):
         self._number = channel.open(self)
         self.id = str(self._number)
         piped = live or command.stdin is not None
-        flags = TELL_PID * live | KILL_LEFTOVERS * command.kill_leftovers | PIPED * piped
+        flags = TELL_PID * live | KILL_LEFTOVERS * command.kill_leftovers | PIPED * piped | TREE * tree
         options = (_micro(command.timeout), _micro(command.silence), command.max_output, command.output_limit or 0)
         argv = [os.fsencode(word) for word in command.argv]
         words = b"%d %d %d %d %d %d" % (*options, flags, len(argv))
@@ -56,6 +71,9 @@ class GuestProcess(Process):
 
     def frame(self, kind: int, body: bytes) -> None:
         if kind in (wire.OUT, wire.ERR):
+            if self._sink is not None and kind == wire.OUT:
+                self._sink(body)
+                return
             kept = self._kept[kind - wire.OUT]
             if len(kept) + len(body) > self._command.max_output:
                 raise ValueError("more output than was asked for")

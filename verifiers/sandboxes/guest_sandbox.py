@@ -9,7 +9,10 @@ import posixpath
 import secrets
 import stat as modes
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
 
 from verifiers.errors import SandboxDiedError, SandboxError, SandboxFileNotFoundError, SandboxPathError
 from verifiers.sandboxes import channel as wire
@@ -18,12 +21,18 @@ from verifiers.sandboxes.guest_process import GuestProcess
 from verifiers.sandboxes.results import ExecResult, FileStat
 from verifiers.sandboxes.sandbox import Process, Sandbox
 from verifiers.sandboxes.spec import Command, SandboxSpec
+from verifiers.sandboxes.trees import TreeError, TreeWriter, read_tree
 
 PIECE = 1 << 20
 """Bytes of a file in one frame."""
 ANSWER_S = 60.0
 """How long an agent may take for a file or a sign of life: it answers in between commands' output, at once."""
+TREE_S = 300.0
+"""How long removing or copying a directory may take."""
 CANCEL_S = 1.0
+ENTRIES = 2000
+"""Of a directory, in one answer of the agent."""
+T = TypeVar("T")
 ENVIRONMENT = {
     "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
     "LANG": "C.UTF-8",
@@ -72,7 +81,7 @@ class GuestSandbox(Sandbox):
             variables.setdefault(name, secret.reveal())
         head = [os.fsencode(self._absolute(command.cwd or "."))]
         head += [os.fsencode(f"{name}={value}") for name, value in variables.items()]
-        return GuestProcess(self.channel, command, head, live=live, judge=self.judge)
+        return GuestProcess(self.channel, command, head, judge=self.judge, live=live)
 
     async def run(self, command: Command) -> ExecResult:
         process = self._launch(command, live=False)
@@ -99,7 +108,8 @@ class GuestSandbox(Sandbox):
     # --- files
 
     def _absolute(self, path: str) -> str:
-        return posixpath.join(self.spec.workdir, path)
+        full = posixpath.join(self.spec.workdir, path)
+        return full[:-2] or "/" if full.endswith("/.") else full
 
     async def _ask(self, kind: int, body: bytes = b"") -> tuple[int, bytes]:
         question = _Question()
@@ -120,22 +130,25 @@ class GuestSandbox(Sandbox):
         if b"\0" in name:
             raise SandboxPathError(f"{path!r} holds a NUL character")
         kind, body = await self._ask(wire.FILE, pack([operation, name, *arguments]))
+        if kind == wire.REPLY:
+            return self._honest(lambda: unpack(body))
+        raise path_error(path, self._honest(lambda: numbers(body.split(b" ")[0], 1)[0]))
+
+    def _honest(self, read: Callable[[], T]) -> T:
+        """What `read` makes of an agent's words; the end of the sandbox if that raises ValueError."""
         try:
-            if kind == wire.REPLY:
-                return unpack(body)
-            code = numbers(body.split(b" ")[0], 1)[0]
+            return read()
         except ValueError as error:
             died = SandboxDiedError(f"the sandbox's agent broke the protocol: {error}")
             self.channel.fail(died)
             raise died from None
-        raise path_error(path, code)
 
     async def read(self, path: str, *, offset: int = 0, size: int | None = None) -> bytes:
         parts: list[bytes] = []
         left = size
         while left is None or left > 0:
             wanted = PIECE if left is None else min(PIECE, left)
-            _, _, data = await self._fields(3, b"read", path, b"%d" % offset, b"%d" % wanted)
+            _, data = await self._fields(2, b"read", path, b"%d" % offset, b"%d" % wanted)
             parts.append(data)
             offset += len(data)
             left = None if left is None else left - len(data)
@@ -146,7 +159,7 @@ class GuestSandbox(Sandbox):
     async def _fields(self, count: int, operation: bytes, path: str, *arguments: bytes) -> list[bytes]:
         fields = await self._file(operation, path, *arguments)
         if len(fields) != count:
-            raise SandboxDiedError("the sandbox's agent broke the protocol: another number of fields")
+            self._honest(lambda: _refuse("another number of fields"))
         return fields
 
     async def write(self, path: str, data: bytes, *, mode: int = 0o644) -> None:
@@ -163,16 +176,71 @@ class GuestSandbox(Sandbox):
             raise
 
     async def stat(self, path: str) -> FileStat:
-        return _stats(await self._fields(2, b"stat", path))[0]
+        fields = await self._fields(2, b"stat", path)
+        return self._honest(lambda: _stats(fields))[0]
 
     async def list(self, path: str) -> list[FileStat]:
-        return _stats(await self._file(b"list", path))
+        found: list[FileStat] = []
+        first, total = 0, 1
+        while first < total:
+            fields = await self._file(b"list", path, b"%d" % first)
+            total, entries = self._honest(partial(_listing, fields))
+            found += entries
+            first += ENTRIES
+        return found
 
     async def mkdir(self, path: str) -> None:
         await self._file(b"mkdir", path)
 
     async def remove(self, path: str, *, recursive: bool = False) -> None:
-        await self._file(b"remove", path, b"%d" % recursive)
+        if recursive:
+            await self._tree_done(path, self._tree("remove", path))
+        else:
+            await self._file(b"remove", path)
+
+    async def upload(self, source: Path, target: str) -> None:
+        process = self._tree("receive", target, live=True)
+        try:
+            for piece in read_tree(source):
+                await process.write(piece)
+                await self.channel.drained()
+            await process.close_stdin()
+            await self._tree_done(target, process)
+        except BaseException:
+            await _shielded(process.kill(), CANCEL_S)
+            raise
+
+    async def download(self, source: str, target: Path) -> None:
+        writer = TreeWriter(target)
+        try:
+            process = self._tree("send", source, sink=writer.feed)
+            await self._tree_done(source, process)
+            writer.finish()
+        except TreeError as error:
+            raise SandboxPathError(f"{source!r} in the sandbox: {error}") from None
+        finally:
+            writer.close()
+
+    def _tree(
+        self, operation: str, path: str, *, live: bool = False, sink: Callable[[bytes], None] | None = None
+    ) -> GuestProcess:
+        """Start an operation of the agent on a whole tree: a process of its own, since it may take long."""
+        absolute = self._absolute(path)
+        if "\0" in absolute:
+            raise SandboxPathError(f"{path!r} holds a NUL character")
+        command = Command(command=(operation, absolute), timeout=TREE_S, output_limit=None)
+        return GuestProcess(self.channel, command, [b"/"], judge=self.judge, live=live, tree=True, sink=sink)
+
+    async def _tree_done(self, path: str, process: GuestProcess) -> None:
+        try:
+            result = await process.wait()
+        except asyncio.CancelledError:
+            await _shielded(process.kill(), CANCEL_S)
+            raise
+        if result.timed_out:
+            raise SandboxPathError(f"{path!r} in the sandbox: not done within {TREE_S:g} seconds")
+        if result.exit_code != 0:
+            raise path_error(path, result.exit_code or errno.EIO)
 
     # --- life
 
@@ -194,6 +262,10 @@ def path_error(path: str, code: int) -> SandboxPathError:
     return SandboxPathError(f"{path!r} in the sandbox: {reason}")
 
 
+def _listing(fields: Sequence[bytes]) -> tuple[int, list[FileStat]]:
+    return numbers(fields[0] if fields else b"", 1)[0], _stats(fields[1:])
+
+
 def _stats(fields: Sequence[bytes]) -> list[FileStat]:
     found = []
     for name, text in zip(fields[::2], fields[1::2], strict=True):
@@ -203,6 +275,10 @@ def _stats(fields: Sequence[bytes]) -> list[FileStat]:
         path = os.fsdecode(name)
         found.append(FileStat(path, kind, size, modes.S_IMODE(mode), micros / 1e6))  # type: ignore[arg-type]
     return found
+
+
+def _refuse(what: str) -> None:
+    raise ValueError(what)
 
 
 async def _shielded(work: object, seconds: float) -> None:

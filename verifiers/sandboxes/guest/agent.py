@@ -1,4 +1,3 @@
-# mypy: ignore-errors
 """The first process of a sandbox: runs commands and touches files for whoever holds the other end of its connection.
 
     python -I -S agent.py 3          # one connected socket
@@ -7,15 +6,17 @@
 It lives beside hostile code of the same user, so: nothing is imported after the first command (what that wrote would
 run), it cannot be traced, it never opens a connection, and it ends with all of its processes when the connection does.
 A frame is a body's length and an id (4 bytes each, little-endian), a kind (1 byte) and the body; `sandboxes/channel.py`
-is the other side and has the list of kinds.
+is the other side.
 
 Commands are children of *supervisors*: forks of the agent that adopt what their command leaves behind
 (PR_SET_CHILD_SUBREAPER, prctl(2)), one command each. `wait` says ECHILD when nothing is left, and then a supervisor
-takes the next command. All killing is done here, by descent from the supervisor, which a process cannot leave.
-For Python 3.9 and later; no module but built-in ones, since starting this file is most of a sandbox's start.
+takes the next command. All killing is done here, by descent from the supervisor, which no process can leave. A command
+can kill its supervisor, being of the same user: the agent hears of it at once, and kills what the supervisor had.
+For Python 3.9 and later; one file, since it is put into foreign roots; no modules but C ones, since starting it is most
+of a sandbox's start.
 """
 
-import _signal
+import _signal  # type: ignore[import-not-found]  # `signal` would cost more
 import _socket
 import errno
 import gc
@@ -24,36 +25,45 @@ import select
 import sys
 import time
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # without `typing`, which would cost more than all the rest
+    from collections.abc import Callable
+
 RUN, STDIN, SIGNAL, KILL, FILE, PING = 1, 2, 3, 4, 5, 6
 READY, OUT, ERR, END, CREDIT, REPLY, FAIL, PONG, STARTED, GONE = 16, 17, 18, 19, 20, 21, 22, 23, 24, 25
-EXITED, TIMEOUT, SILENCE, OUTPUT, CANCELLED, LOST = range(6)
+EXITED, TIMEOUT, SILENCE, OUTPUT, CANCELLED, LOST = 0, 1, 2, 3, 4, 5
+TELL_PID, KILL_LEFTOVERS, PIPED, TREE = 1, 2, 4, 8
 VERSION = 1
 
 CHUNK = 1 << 16
-WINDOW = 1 << 18
-"""Bytes of a command's input that may be here and not yet read by it."""
 HIGH = 1 << 20
 """With so many bytes waiting to be sent, no more output is read."""
 JOB_BYTES = 1 << 16
 """A larger command goes to a new supervisor, which has it from its birth."""
+LAST_READS = 17
+"""A pipe holds at most 1 MiB: so many reads get all that was written before the command's end."""
 IDLE_SUPERVISORS = 2
 KILL_SECONDS = 0.3
-"""Afterwards the supervisor itself is killed, and what it had adopted with it."""
-
+"""Afterwards the supervisor itself is killed, and what it had adopted with it; after three times as long, all is."""
+ENTRIES = 2000
+"""Of a directory, in one answer."""
 ROOM_SECONDS = 0.5
 """How long a command waits for its first process where the last ones, of a fork bomb say, are only just ending."""
+
+SIGNALS = [number for number in range(1, 32) if number not in (9, 19)]
+"""A command has the default for all of them, whatever those who started the sandbox ignore."""
 
 READ_EVENTS = select.EPOLLIN | select.EPOLLHUP
 
 
-def pack(parts):
+def pack(parts: "list[bytes]") -> bytes:
     """Byte strings as one."""
     out = [len(parts).to_bytes(4, "little")]
     out += [len(part).to_bytes(4, "little") for part in parts]
-    return b"".join(out + list(parts))
+    return b"".join(out + parts)
 
 
-def unpack(body):
+def unpack(body: bytes) -> "list[bytes]":
     """What `pack` was given."""
     count = int.from_bytes(body[:4], "little")
     at = 4 + 4 * count
@@ -68,8 +78,8 @@ def unpack(body):
 # --- processes ----------------------------------------------------------------------------------------------------
 
 
-def parents():
-    """Parent by process, of all that can be seen."""
+def parents() -> "dict[int, int]":
+    """Parent by process, of all that can be seen and have not ended."""
     found = {}
     for name in posix.listdir("/proc"):
         if name.isdigit():
@@ -89,20 +99,21 @@ def parents():
     return found
 
 
-def descendants(root, known):
+def descendants(root: int, known: "dict[int, int]") -> "list[int]":
     """Of process `root`, in the map `known`."""
-    by_parent = {}
+    by_parent: dict[int, list[int]] = {}
     for pid, parent in known.items():
         by_parent.setdefault(parent, []).append(pid)
-    found, todo = [], [root]
+    found: list[int] = []
+    todo = [root]
     while todo:
-        below = by_parent.get(todo.pop(), ())
+        below = by_parent.get(todo.pop(), [])
         found += below
         todo += below
     return found
 
 
-def send_signal(pid, number):
+def send_signal(pid: int, number: int) -> None:
     """Send it; a process that has gone is success, one of another user is not ours."""
     try:
         posix.kill(pid, number)
@@ -113,22 +124,23 @@ def send_signal(pid, number):
 class Native:
     """prctl(2), which Python has no other way to."""
 
-    def __init__(self):
-        import _ctypes  # here: after the handshake and before the first command, since both take time
+    def __init__(self) -> None:
+        # Here: after the handshake and before the first command, since both take time.
+        import _ctypes
         import resource  # noqa: F401 - wait4 answers with a type of it
 
         self._call = _ctypes.call_function
-        self._prctl = _ctypes.dlsym(_ctypes.dlopen(None, 2), "prctl")
+        self._prctl = _ctypes.dlsym(_ctypes.dlopen(None, 2), "prctl")  # type: ignore[arg-type]
 
-    def prctl(self, option, value):
-        """0 if it was done."""
-        return self._call(self._prctl, (option, value, 0, 0, 0))
+    def prctl(self, option: int, value: int) -> None:
+        """Set one thing of this process."""
+        self._call(self._prctl, (option, value, 0, 0, 0))
 
-    def adopt(self):
+    def adopt(self) -> None:
         """Become the parent of what descendants leave behind."""
         self.prctl(36, 1)
 
-    def dumpable(self, yes):
+    def dumpable(self, yes: bool) -> None:
         """Whether processes of this user may trace this one and open its /proc entries."""
         self.prctl(4, 1 if yes else 0)
 
@@ -138,24 +150,36 @@ class Native:
 REGULAR, FOLDER, LINK = 0o100000, 0o040000, 0o120000
 
 
-def kind_of(mode):
+def kind_of(mode: int) -> int:
     """The part of a mode that says what it is."""
     return mode & 0o170000
 
 
-def open_file(path, flags):
-    """Open a regular file, never waiting for one that is none."""
-    fd = posix.open(path, flags | posix.O_NONBLOCK | posix.O_NOCTTY | posix.O_CLOEXEC)
-    kind = kind_of(posix.fstat(fd).st_mode)
-    if kind != REGULAR:
+def parent_of(path: bytes) -> bytes:
+    """The directory that a path's last part is in."""
+    return path.rstrip(b"/").rpartition(b"/")[0] or b"/"
+
+
+def refuse_special(mode: int) -> None:
+    """Raise unless it is a regular file."""
+    if kind_of(mode) != REGULAR:
+        raise OSError(errno.EISDIR if kind_of(mode) == FOLDER else errno.EINVAL, "no regular file")
+
+
+def open_file(path: bytes) -> int:
+    """Open a regular file for reading, never waiting for one that is none."""
+    fd = posix.open(path, posix.O_RDONLY | posix.O_NONBLOCK | posix.O_NOCTTY | posix.O_CLOEXEC)
+    try:
+        refuse_special(posix.fstat(fd).st_mode)
+    except OSError:
         posix.close(fd)
-        raise OSError(errno.EISDIR if kind == FOLDER else errno.EINVAL, "no regular file")
+        raise
     return fd
 
 
-def read_file(path, offset, size):
-    """(size of the file as the system tells, which file it is, bytes from `offset`, at most `size`)."""
-    fd = open_file(path, posix.O_RDONLY)
+def read_file(path: bytes, offset: bytes, size: bytes) -> "list[bytes]":
+    """Bytes from `offset`, at most `size`, and which file they are of."""
+    fd = open_file(path)
     try:
         found = posix.fstat(fd)
         parts, at, left = [], int(offset), int(size)
@@ -168,47 +192,53 @@ def read_file(path, offset, size):
             left -= len(data)
     finally:
         posix.close(fd)
-    return [b"%d" % found.st_size, b"%d:%d" % (found.st_dev, found.st_ino), b"".join(parts)]
+    return [b"%d:%d" % (found.st_dev, found.st_ino), b"".join(parts)]
 
 
-def resolved(path):
+def resolved(path: bytes) -> bytes:
     """`path` with its last part's links followed: what is there is replaced, not the link."""
     for _ in range(40):
         try:
             target = posix.readlink(path)
         except OSError:
             return path
-        path = target if target.startswith(b"/") else path[: path.rfind(b"/") + 1] + target
+        path = target if target.startswith(b"/") else parent_of(path) + b"/" + target
     raise OSError(errno.ELOOP, "too many links")
 
 
-def make_folders(path):
-    """`path` and its parents."""
+def make_folders(path: bytes) -> "list[bytes]":
+    """A directory and its parents."""
     try:
         posix.mkdir(path, 0o755)
     except FileNotFoundError:
-        make_folders(path[: path.rstrip(b"/").rfind(b"/")] or b"/")
+        make_folders(parent_of(path))
         posix.mkdir(path, 0o755)
     except FileExistsError:
         if kind_of(posix.stat(path).st_mode) != FOLDER:
             raise
+    return []
 
 
-def write_part(path, token, offset, data):
-    """Some of what is to be `path`, kept beside it under another name."""
+def partial(path: bytes, token: bytes) -> bytes:
+    """Where a file is kept until it is whole: beside its place, so that it can be put there at once."""
+    return parent_of(path) + b"/." + token
+
+
+def write_part(path: bytes, token: bytes, offset: bytes, data: bytes) -> "list[bytes]":
+    """Some of what is to be `path`."""
     path = resolved(path)
+    flags = posix.O_WRONLY | posix.O_NOFOLLOW | posix.O_CLOEXEC
     if offset == b"0":
-        folder = path[: path.rfind(b"/")] or b"/"
-        make_folders(folder)
+        if path.endswith(b"/"):
+            raise OSError(errno.EISDIR, "no regular file")
+        make_folders(parent_of(path))
         try:
-            kind = kind_of(posix.stat(path).st_mode)
+            refuse_special(posix.stat(path).st_mode)
         except FileNotFoundError:
-            kind = REGULAR
-        if kind != REGULAR:
-            raise OSError(errno.EISDIR if kind == FOLDER else errno.EINVAL, "no regular file")
-    name = path + b"." + token
-    flags = posix.O_WRONLY | posix.O_CREAT | posix.O_NOFOLLOW | posix.O_CLOEXEC
-    fd = posix.open(name, flags | (posix.O_EXCL if offset == b"0" else 0), 0o600)
+            pass
+        flags |= posix.O_CREAT | posix.O_EXCL
+    name = partial(path, token)
+    fd = posix.open(name, flags, 0o600)
     try:
         at = int(offset)
         while data:
@@ -223,96 +253,214 @@ def write_part(path, token, offset, data):
     return []
 
 
-def finish_file(path, token, mode):
+def finish_file(path: bytes, token: bytes, mode: bytes) -> "list[bytes]":
     """Put what was written in its place."""
     path = resolved(path)
-    name = path + b"." + token
+    name = partial(path, token)
     posix.chmod(name, int(mode))
     posix.rename(name, path)
     return []
 
 
-def write_file(path, token, mode, data):
+def write_file(path: bytes, token: bytes, mode: bytes, data: bytes) -> "list[bytes]":
     """Make or replace a file at once."""
     write_part(path, token, b"0", data)
     return finish_file(path, token, mode)
 
 
-def abandon_file(path, token):
+def abandon_file(path: bytes, token: bytes) -> "list[bytes]":
     """Throw parts away."""
-    posix.unlink(resolved(path) + b"." + token)
+    posix.unlink(partial(resolved(path), token))
     return []
 
 
-def described(path, found):
-    """The fields of a stat."""
-    return [path, b"%d %d %d" % (found.st_mode, found.st_size, int(found.st_mtime * 1e6))]
+def described(path: bytes) -> "list[bytes]":
+    """The fields of what is there, a link itself."""
+    found = posix.lstat(path)
+    return [path, b"%d %d %d" % (found.st_mode, found.st_size, max(0, int(found.st_mtime * 1e6)))]
 
 
-def stat_file(path):
-    """What is there."""
-    return described(path, posix.lstat(path))
-
-
-def list_folder(path):
-    """What a directory holds."""
-    out = []
-    for name in sorted(posix.listdir(path)):
-        full = path.rstrip(b"/") + b"/" + name
+def list_folder(path: bytes, first: bytes) -> "list[bytes]":
+    """What a directory holds: how many there are, then some from number `first` on."""
+    names = sorted(posix.listdir(path))
+    out = [b"%d" % len(names)]
+    for name in names[int(first) : int(first) + ENTRIES]:
         try:
-            out += described(full, posix.lstat(full))
+            out += described(path.rstrip(b"/") + b"/" + name)
         except OSError:
-            continue
+            continue  # it has gone meanwhile
     return out
 
 
-def make_folder(path):
-    """A directory and its parents."""
-    make_folders(path)
-    return []
-
-
-def remove_path(path, recursive):
-    """A file, or a directory with all in it."""
-    if kind_of(posix.lstat(path).st_mode) != FOLDER:
-        posix.unlink(path)
-        return []
-    todo = [path]
-    while todo and recursive == b"1":
-        folder = todo[-1]
-        below = []
-        for entry in posix.scandir(folder):
-            if entry.is_dir(follow_symlinks=False):
-                below.append(entry.path)
-            else:
-                posix.unlink(entry.path)
-        if not below:
-            posix.rmdir(todo.pop())
-        todo += below
-    if recursive != b"1":
+def remove_path(path: bytes) -> "list[bytes]":
+    """A file, or an empty directory."""
+    if kind_of(posix.lstat(path).st_mode) == FOLDER:
         posix.rmdir(path)
+    else:
+        posix.unlink(path)
     return []
 
 
-OPERATIONS = {
+OPERATIONS: "dict[bytes, Callable[..., list[bytes]]]" = {
     b"read": read_file,
     b"write": write_file,
     b"part": write_part,
     b"finish": finish_file,
     b"abandon": abandon_file,
-    b"stat": stat_file,
+    b"stat": described,
     b"list": list_folder,
-    b"mkdir": make_folder,
+    b"mkdir": make_folders,
     b"remove": remove_path,
 }
+
+# --- trees: commands of the agent's own, since they may take long -------------------------------------------------
+# A tree is a row of entries: kind (1 byte: f, d, l, e for the end), mode (4), length of the path (4) and of what
+# follows (8), the path, and a file's bytes or a link's target. The root's path is empty.
+
+
+def remove_tree(path: bytes) -> None:
+    """A directory with all in it, or a file."""
+    if kind_of(posix.lstat(path).st_mode) != FOLDER:
+        posix.unlink(path)
+        return
+    todo = [path]
+    while todo:
+        below = []
+        for entry in posix.scandir(todo[-1]):
+            if entry.is_dir(follow_symlinks=False):
+                below.append(entry.path)
+            else:
+                posix.unlink(entry.path)
+        if below:
+            todo += below
+        else:
+            posix.rmdir(todo.pop())
+
+
+def put(data: bytes) -> None:
+    """Write all of it to stdout."""
+    while data:
+        data = data[posix.write(1, data) :]
+
+
+def get(size: int) -> bytes:
+    """So much of stdin, which must be there."""
+    parts = []
+    while size:
+        data = posix.read(0, min(size, CHUNK))
+        if not data:
+            raise OSError(errno.EPIPE, "the rest is missing")
+        parts.append(data)
+        size -= len(data)
+    return b"".join(parts)
+
+
+def put_head(kind: bytes, mode: int, path: bytes, size: int) -> None:
+    """The head of an entry."""
+    numbers = mode.to_bytes(4, "little") + len(path).to_bytes(4, "little") + size.to_bytes(8, "little")
+    put(kind + numbers + path)
+
+
+def send_tree(path: bytes) -> None:
+    """A file or directory, to stdout. What is neither, below it, is an error."""
+    root = posix.stat(path)
+    if kind_of(root.st_mode) == FOLDER:
+        put_head(b"d", root.st_mode & 0o777, b"", 0)
+        send_folder(path.rstrip(b"/") + b"/", b"")
+    else:
+        send_file(path, b"")
+    put_head(b"e", 0, b"", 0)
+
+
+def send_folder(path: bytes, name: bytes) -> None:
+    """What is in a directory."""
+    for part in sorted(posix.listdir(path + name)):
+        below = name + part
+        found = posix.lstat(path + below)
+        kind = kind_of(found.st_mode)
+        if kind == FOLDER:
+            put_head(b"d", found.st_mode & 0o777, below, 0)
+            send_folder(path, below + b"/")
+        elif kind == LINK:
+            target = posix.readlink(path + below)
+            put_head(b"l", 0o777, below, len(target))
+            put(target)
+        else:
+            send_file(path + below, below)
+
+
+def send_file(path: bytes, name: bytes) -> None:
+    """One file. Its size is told first: if it shrinks meanwhile, zeros follow."""
+    fd = open_file(path)
+    found = posix.fstat(fd)
+    left = found.st_size
+    put_head(b"f", found.st_mode & 0o777, name, left)
+    while left:
+        data = posix.read(fd, min(left, CHUNK)) or bytes(min(left, CHUNK))
+        put(data)
+        left -= len(data)
+    posix.close(fd)
+
+
+def receive_tree(path: bytes) -> None:
+    """Put what comes from stdin at `path`."""
+    while True:
+        head = get(17)
+        kind, mode = head[:1], int.from_bytes(head[1:5], "little")
+        name = get(int.from_bytes(head[5:9], "little"))
+        size = int.from_bytes(head[9:], "little")
+        target = path + b"/" + name if name else path
+        if kind == b"e":
+            return
+        if kind == b"d":
+            make_folders(target)
+            posix.chmod(target, mode)
+        elif kind == b"l":
+            posix.symlink(get(size), target)
+        else:
+            receive_file(target, mode, size)
+
+
+def receive_file(target: bytes, mode: int, size: int) -> None:
+    """One file: it is in its place when it is whole."""
+    token, at = b"%d.part" % posix.getpid(), 0
+    while True:
+        data = get(min(size - at, CHUNK))
+        write_part(target, token, b"%d" % at, data)
+        at += len(data)
+        if at == size:
+            break
+    finish_file(target, token, b"%d" % mode)
+
+
+TREES = {b"remove": remove_tree, b"send": send_tree, b"receive": receive_tree}
+
+
+def do_tree(words: "list[bytes]", fds: "list[int]") -> int:
+    """Do it in a process of its own, whose number this is. It exits with the number of an error."""
+    pid = posix.fork()
+    if pid:
+        return pid
+    code = errno.EIO
+    try:
+        posix.setsid()
+        for fd, target in zip(fds[::-1], (2, 1, 0)):  # noqa: B905 - of Python 3.10
+            posix.dup2(fd, target)
+        TREES[words[0]](words[1])
+        code = 0
+    except OSError as error:
+        code = error.errno or errno.EIO
+    finally:
+        posix._exit(code)
 
 
 # --- supervisors: each is a process of its own --------------------------------------------------------------------
 
 
-def supervise(native, link, job, fds):
+def supervise(native: "Native | None", link: _socket.socket, job: "list[bytes]", fds: "list[int]") -> None:
     """Run jobs, one at a time, until the agent hangs up. Never returns."""
     try:
+        assert native is not None
         native.adopt()
         native.dumpable(True)  # else the next file is not its own
         try:
@@ -334,25 +482,35 @@ def supervise(native, link, job, fds):
         posix._exit(0)
 
 
-def carry_out(link, job, fds):
+def carry_out(link: _socket.socket, job: "list[bytes]", fds: "list[int]") -> None:
     """Start a command, wait for it and for what it leaves, and tell the agent of both."""
-    tell, cwd, argv, env = read_job(job)
+    options = job[0].split()
+    words = 2 + int(options[5])
     try:
-        pid = launch(cwd, argv, env, fds)
+        posix.chdir(job[1])
     except OSError as error:
-        stage = b"cwd" if getattr(error, "filename2", None) == "cwd" else b"start"
-        link.send(b"F %d %s" % (error.errno or 5, stage))
+        link.send(b"F %d cwd" % (error.errno or errno.EIO))
+        close_all(fds)
+        return
+    try:
+        if int(options[4]) & TREE:
+            pid = do_tree(job[2:words], fds)
+        else:
+            pid = launch(job[2:words], dict(pair.split(b"=", 1) for pair in job[words:]), fds)
+    except OSError as error:
+        link.send(b"F %d start" % (error.errno or errno.EIO))
         return
     finally:
-        for fd in fds:
-            posix.close(fd)
-    if tell:
+        close_all(fds)
+    if int(options[4]) & TELL_PID:
         link.send(b"S %d" % pid)
-    cpu, peak, status = 0.0, 0, None
-    while True:
+    cpu, peak, status = 0.0, 0, -1
+    left = True
+    while left:
         try:
-            ended, code, usage = posix.wait4(-1, 0 if status is None else posix.WNOHANG)
+            ended, code, usage = posix.wait4(-1, posix.WNOHANG if status >= 0 else 0)
         except ChildProcessError:
+            left = False
             break
         if ended == 0:
             break
@@ -360,39 +518,23 @@ def carry_out(link, job, fds):
         peak = max(peak, usage[2])
         if ended == pid:
             status = code
-    left = status_left()
-    link.send(b"E %d %d %d %d" % (status or 0, cpu * 1e6, peak, left))
+    link.send(b"E %d %d %d %d" % (status, cpu * 1e6, peak, left))
     if left:
-        while True:
-            try:
+        try:
+            while True:
                 posix.waitpid(-1, 0)
-            except ChildProcessError:
-                break
-        link.send(b"Z")
+        except ChildProcessError:
+            link.send(b"Z")
 
 
-def status_left():
-    """1 if there is a child still."""
-    try:
-        return 1 if posix.waitpid(-1, posix.WNOHANG) is not None else 0
-    except ChildProcessError:
-        return 0
+def close_all(fds: "list[int]") -> None:
+    """Close them."""
+    for fd in fds:
+        posix.close(fd)
 
 
-def read_job(job):
-    """(whether to tell its number, directory, program and arguments, environment) of a RUN frame's parts."""
-    options, cwd = job[0].split(), job[1]
-    words = int(options[5])
-    return int(options[4]) & 1, cwd, job[2 : 2 + words], dict(pair.split(b"=", 1) for pair in job[2 + words :])
-
-
-def launch(cwd, argv, env, fds):
-    """Start it in a session of its own; its number."""
-    try:
-        posix.chdir(cwd)
-    except OSError as error:
-        raise OSError(error.errno, "cannot enter", cwd, None, "cwd") from None
-    actions = [(posix.POSIX_SPAWN_DUP2, fd, target) for fd, target in zip(fds[::-1], (2, 1, 0))]  # noqa: B905 - of Python 3.10
+def launch(argv: "list[bytes]", env: "dict[bytes, bytes]", fds: "list[int]") -> int:
+    """Start a program in a session of its own; its number."""
     path = argv[0]
     if b"/" not in path:
         for folder in env.get(b"PATH", b"/usr/local/bin:/usr/bin:/bin").split(b":"):
@@ -401,11 +543,13 @@ def launch(cwd, argv, env, fds):
                 break
         else:
             raise OSError(errno.ENOENT, "not found")
+    pairs = zip(fds[::-1], (2, 1, 0))  # noqa: B905 - of Python 3.10
+    actions = [(posix.POSIX_SPAWN_DUP2, fd, target) for fd, target in pairs]
     until = time.monotonic() + ROOM_SECONDS
     while True:
         try:
             return posix.posix_spawn(
-                path, argv, env, file_actions=actions, setsid=True, setsigdef=(_signal.SIGPIPE, _signal.SIGXFSZ)
+                path, argv, env, file_actions=actions, setsid=True, setsigmask=(), setsigdef=SIGNALS
             )
         except BlockingIOError:  # EAGAIN: no more processes
             if time.monotonic() > until:
@@ -416,44 +560,43 @@ def launch(cwd, argv, env, fds):
 class Supervisor:
     """The agent's view of one: its process and the connection to it."""
 
-    def __init__(self, pid, link):
+    def __init__(self, pid: int, link: _socket.socket) -> None:
         self.pid = pid
         self.link = link
-        self.job = None
+        self.job: Job | None = None
 
 
 # --- commands -----------------------------------------------------------------------------------------------------
 
 
 class Job:
-    """A command that runs."""
+    """A command that runs. `told`: the host has its end, but it has left something that runs."""
 
-    def __init__(self, number, options):
-        timeout, silence, keep, limit, flags = [int(part) for part in options.split()[:5]]
+    def __init__(self, number: int, options: bytes) -> None:
+        timeout, silence, keep, limit, self.flags, _ = [int(part) for part in options.split()]
         self.number = number
         self.began = self.heard = time.monotonic()
         self.deadline = self.began + timeout / 1e6 if timeout else None
         self.silence = silence / 1e6 if silence else None
         self.keep = keep
         self.limit = limit
-        self.kill_rest = flags & 2
-        self.piped = flags & 4
-        self.supervisor = None
+        self.supervisor: Supervisor | None = None
         self.pid = 0
-        self.streams = {}
+        self.signals: list[int] = []
+        self.streams: dict[int, int] = {}
         self.counts = [0, 0]
         self.stdin = -1
-        self.input = []
+        self.input: list[bytes] = []
         self.input_ends = False
         self.reason = EXITED
-        self.ended = None
+        self.ended: tuple[int, int, int] | None = None
         self.seconds = 0.0
         self.killing = 0.0
         self.next_round = 0.0
         self.killed = 0
         self.told = False
 
-    def wakes(self):
+    def wakes(self) -> "float | None":
         """When something is to be done for it next, None for never."""
         if self.killing:
             return self.next_round
@@ -466,35 +609,34 @@ class Job:
 
 
 class Agent:
-    """The loop."""
+    """The loop: `inward` and `outward` are the connection."""
 
-    def __init__(self, inward, outward):
+    def __init__(self, inward: int, outward: int) -> None:
         self.inward = inward
         self.outward = outward
         self.buffer = bytearray()
-        self.queue = []
+        self.queue: list[bytes] = []
         self.queued = 0
         self.paused = False
-        self.jobs = {}
-        self.idle = []
-        self.supervisors = {}
-        self.orphans = 0.0
-        self.poll = select.epoll()
-        self.handlers = {inward: self.receive}
-        self.poll.register(inward, select.EPOLLIN)
         self.writing = False
-        self.native = None
-        self.files = {}
+        self.jobs: dict[int, Job] = {}
+        self.idle: list[Supervisor] = []
+        self.supervisors: dict[int, Supervisor] = {}
+        self.orphans = 0.0
+        self.first_orphan = 0.0
+        self.poll = select.epoll()
+        self.handlers: dict[int, Callable[[int], object]] = {inward: self.receive}
+        self.native: Native | None = None
+        self.poll.register(inward, select.EPOLLIN)
 
     # --- the connection
 
-    def send(self, kind, number, body=b""):
+    def send(self, kind: int, number: int, body: bytes = b"") -> None:
         """Queue a frame."""
-        head = len(body).to_bytes(4, "little") + number.to_bytes(4, "little") + bytes((kind,))
-        self.queue.append(head + body)
+        self.queue.append(len(body).to_bytes(4, "little") + number.to_bytes(4, "little") + bytes((kind,)) + body)
         self.queued += len(body) + 9
 
-    def flush(self):
+    def flush(self) -> None:
         """Send what can be sent."""
         data = b"".join(self.queue)
         try:
@@ -515,21 +657,31 @@ class Agent:
                 for fd in job.streams:
                     self.poll.register(fd, READ_EVENTS)
 
-    def watch_out(self):
+    def watch_out(self) -> None:
+        """Wake up when more can be sent, if there is more."""
         if self.outward == self.inward:
             self.poll.modify(self.inward, select.EPOLLIN | (select.EPOLLOUT if self.writing else 0))
         elif self.writing:
-            self.handlers[self.outward] = lambda events: None
-            self.poll.register(self.outward, select.EPOLLOUT)
+            self.watch(self.outward, select.EPOLLOUT, lambda events: None)
         else:
-            self.poll.unregister(self.outward)
+            self.unwatch(self.outward)
 
-    def receive(self, events):
+    def watch(self, fd: int, events: int, handler: "Callable[[int], object]") -> None:
+        """Call `handler` at these events."""
+        self.handlers[fd] = handler
+        self.poll.register(fd, events)
+
+    def unwatch(self, fd: int) -> None:
+        """No more, if it was watched."""
+        if self.handlers.pop(fd, None) is not None:
+            self.poll.unregister(fd)
+
+    def receive(self, events: int) -> None:
         """Take in frames."""
         if not events & ~select.EPOLLOUT:
             return
         try:
-            data = posix.read(self.inward, WINDOW)
+            data = posix.read(self.inward, 4 * CHUNK)
         except BlockingIOError:
             return
         except OSError:
@@ -540,16 +692,15 @@ class Agent:
         buffer += data
         at = 0
         while len(buffer) - at >= 9:
-            size = int.from_bytes(buffer[at : at + 4], "little")
-            if len(buffer) - at < 9 + size:
+            end = at + 9 + int.from_bytes(buffer[at : at + 4], "little")
+            if len(buffer) < end:
                 break
             number = int.from_bytes(buffer[at + 4 : at + 8], "little")
-            kind, body = buffer[at + 8], bytes(buffer[at + 9 : at + 9 + size])
-            at += 9 + size
-            self.take(kind, number, body)
+            self.take(buffer[at + 8], number, bytes(buffer[at + 9 : end]))
+            at = end
         del buffer[:at]
 
-    def take(self, kind, number, body):
+    def take(self, kind: int, number: int, body: bytes) -> None:
         """Do what a frame asks for."""
         if kind == RUN:
             self.run(number, body)
@@ -565,73 +716,77 @@ class Agent:
                 else:
                     job.input_ends = True
                 self.feed(job)
-            elif kind == SIGNAL and job.ended is None and job.pid:
-                send_signal(job.pid, int(body))
+            elif kind == SIGNAL and job.ended is None:
+                job.signals.append(int(body))
+                self.signal(job)
             elif kind == KILL:
                 self.kill(job, CANCELLED)
+        elif kind == KILL:
+            self.send(GONE, number)
 
-    def die(self):
+    def signal(self, job: Job) -> None:
+        """Send it what it was sent, once its number is known: to all of its process group, as a terminal does."""
+        while job.pid and job.signals:
+            send_signal(-job.pid, job.signals.pop(0))
+
+    def die(self) -> None:
         """End with all processes: of a namespace the kernel ends them."""
         me = posix.getpid()
-        if me != 1:
-            while True:
-                found = descendants(me, parents())
-                if not found:
-                    break
-                for pid in found:
-                    send_signal(pid, _signal.SIGKILL)
-                self.reap()
+        while me != 1:
+            found = descendants(me, parents())
+            if not found:
+                break
+            for pid in found:
+                send_signal(pid, _signal.SIGKILL)
+            self.reap()
         posix._exit(0)
 
     # --- files
 
-    def file(self, number, parts):
-        """Do something with a file and answer."""
+    def file(self, number: int, parts: "list[bytes]") -> None:
+        """Do something with a file, and answer if an answer is waited for."""
         try:
-            self.send(REPLY, number, pack(OPERATIONS[parts[0]](*parts[1:])))
+            kind, body = REPLY, pack(OPERATIONS[parts[0]](*parts[1:]))
         except OSError as error:
-            self.send(FAIL, number, b"%d file" % (error.errno or errno.EIO))
+            kind, body = FAIL, b"%d file" % (error.errno or errno.EIO)
+        if number:
+            self.send(kind, number, body)
 
     # --- running
 
-    def run(self, number, body):
+    def run(self, number: int, body: bytes) -> None:
         """Start a command."""
         parts = unpack(body)
         job = self.jobs[number] = Job(number, parts[0])
-        mine, theirs = [], []
+        mine: list[int] = []
+        theirs: list[int] = []
         try:
-            if job.piped:
-                read, write = posix.pipe2(posix.O_CLOEXEC)
-                theirs.append(read)
-                mine.append(write)
-            for _ in range(2):
-                read, write = posix.pipe2(posix.O_CLOEXEC)
-                theirs.append(write)
-                mine.append(read)
-            for fd in mine:
-                posix.set_blocking(fd, False)
+            for piped, write in ((job.flags & PIPED, True), (True, False), (True, False)):
+                if piped:
+                    ends = posix.pipe2(posix.O_CLOEXEC)
+                    mine.append(ends[write])
+                    theirs.append(ends[not write])
+                    posix.set_blocking(ends[write], False)
             self.hand_over(job, parts, len(body), theirs)
         except OSError as error:
-            for fd in mine:
-                posix.close(fd)
+            close_all(mine)
             self.fail(job, error.errno or errno.EIO, b"start")
             return
         finally:
-            for fd in theirs:
-                posix.close(fd)
-        if job.piped:
+            close_all(theirs)
+        if job.flags & PIPED:
             job.stdin = mine.pop(0)
         for index, fd in enumerate(mine):
             job.streams[fd] = index
-            self.handlers[fd] = lambda events, fd=fd: self.read(job, fd)
+            self.handlers[fd] = self.reader(job, fd)
             if not self.paused:
                 self.poll.register(fd, READ_EVENTS)
 
-    def hand_over(self, job, parts, size, fds):
+    def hand_over(self, job: Job, parts: "list[bytes]", size: int, fds: "list[int]") -> None:
         """Give it to an idle supervisor, or to a new one."""
+        rights = b"".join(fd.to_bytes(4, sys.byteorder) for fd in fds)
         while self.idle and size <= JOB_BYTES:
             supervisor = self.idle.pop()
-            rights = b"".join(fd.to_bytes(4, sys.byteorder) for fd in fds)
             try:
                 supervisor.link.sendmsg(
                     [pack(parts)],
@@ -647,71 +802,58 @@ class Agent:
         supervisor.job = job
         job.supervisor = supervisor
 
-    def new_supervisor(self, parts, fds):
+    def new_supervisor(self, parts: "list[bytes]", fds: "list[int]") -> Supervisor:
         """Fork one, which has its first job."""
         ours, link = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
         pid = posix.fork()
         if pid == 0:
-            kept = sorted([link.fileno(), *fds])
             below = 3
-            for fd in kept:
+            for fd in sorted([link.fileno(), *fds]):
                 posix.closerange(below, fd)
                 below = fd + 1
             posix.closerange(below, 1 << 16)
             supervise(self.native, link, parts, fds)
         link.close()
         supervisor = Supervisor(pid, ours)
-        fd = ours.fileno()
         self.supervisors[pid] = supervisor
-        self.handlers[fd] = lambda events: self.hear(supervisor)
-        self.poll.register(fd, select.EPOLLIN)
+        self.watch(ours.fileno(), select.EPOLLIN, lambda events: self.hear(supervisor))
         return supervisor
 
-    def dismiss(self, supervisor):
+    def dismiss(self, supervisor: Supervisor) -> None:
         """Hang up: it ends."""
-        fd = supervisor.link.fileno()
-        if fd >= 0:
-            self.poll.unregister(fd)
-            del self.handlers[fd]
-            supervisor.link.close()
+        self.unwatch(supervisor.link.fileno())
+        supervisor.link.close()
         if supervisor in self.idle:
             self.idle.remove(supervisor)
 
-    def hear(self, supervisor):
+    def hear(self, supervisor: Supervisor) -> None:
         """A message of a supervisor."""
         try:
             message = supervisor.link.recv(256).split()
         except OSError:
             message = []
         job = supervisor.job
-        if not message:  # something of this user has killed it
-            self.dismiss(supervisor)
-            self.reap()
-            self.orphans = time.monotonic()
-            if job is not None and job.supervisor is supervisor:
-                job.reason = job.reason or LOST
-                job.killing = job.killing or self.orphans
-                job.supervisor = None
-            return
-        kind = message[0]
-        if kind == b"S":
+        if not message or job is None:
+            self.lose(supervisor)
+        elif message[0] == b"S":
             job.pid = int(message[1])
+            self.signal(job)
             self.send(STARTED, job.number, message[1])
-        elif kind == b"F":
-            self.fail(job, int(message[1]), message[2])
+        elif message[0] == b"F":
             self.rest(supervisor)
-        elif kind == b"E":
+            self.fail(job, int(message[1]), message[2])
+        elif message[0] == b"E":
             self.close_input(job)
             job.ended = (int(message[1]), int(message[2]), int(message[3]))
             job.seconds = time.monotonic() - job.began
             if message[4] == b"0":
                 self.rest(supervisor)
                 self.finish(job, 0)
-            elif job.kill_rest or job.killing:
+            elif job.flags & KILL_LEFTOVERS or job.killing:
                 self.kill(job, job.reason)
             else:
                 self.finish(job, len(descendants(supervisor.pid, parents())))
-        else:  # Z: nothing is left of it
+        else:  # nothing is left of it
             self.rest(supervisor)
             if job.told:
                 self.send(GONE, job.number)
@@ -719,25 +861,39 @@ class Agent:
             else:
                 self.finish(job, 0)
 
-    def rest(self, supervisor):
+    def lose(self, supervisor: Supervisor) -> None:
+        """Something has killed it: what it had adopted is the agent's now."""
+        self.dismiss(supervisor)
+        self.orphans = self.first_orphan = time.monotonic()
+        job, supervisor.job = supervisor.job, None
+        if job is not None:
+            job.supervisor = None
+            job.reason = job.reason or LOST
+            job.killing = job.killing or self.orphans
+            job.next_round = self.orphans
+
+    def rest(self, supervisor: Supervisor) -> None:
         """It has nothing to do."""
+        if supervisor.job is not None:
+            supervisor.job.supervisor = None
         supervisor.job = None
         if len(self.idle) < IDLE_SUPERVISORS:
             self.idle.append(supervisor)
         else:
             self.dismiss(supervisor)
 
-    def fail(self, job, number, stage):
+    def fail(self, job: Job, number: int, stage: bytes) -> None:
         """It could not be started."""
         self.drop(job)
         self.send(FAIL, job.number, b"%d %s" % (number, stage))
 
-    def finish(self, job, left):
+    def finish(self, job: Job, left: int) -> None:
         """It has ended: send its last output and how it ended. `left`: processes that live on."""
         for fd in list(job.streams):
-            while self.read(job, fd, True):
-                pass
-        status, cpu, peak = job.ended or (_signal.SIGKILL, 0, 0)
+            for _ in range(LAST_READS):
+                if not self.read(job, fd):
+                    break
+        status, cpu, peak = job.ended or (int(_signal.SIGKILL), 0, 0)
         numbers = (status, *job.counts, job.seconds * 1e6, cpu, peak, job.reason, left, job.killed)
         self.send(END, job.number, b"%d %d %d %d %d %d %d %d %d" % numbers)
         job.told = True
@@ -747,7 +903,7 @@ class Agent:
         else:
             self.drop(job)
 
-    def drop(self, job):
+    def drop(self, job: Job) -> None:
         """Forget it."""
         self.close_input(job)
         for fd in list(job.streams):
@@ -756,8 +912,12 @@ class Agent:
 
     # --- streams
 
-    def read(self, job, fd, last=False):
-        """Some output; False if there is none now."""
+    def reader(self, job: Job, fd: int) -> "Callable[[int], object]":
+        """What to call when there is output."""
+        return lambda events: self.read(job, fd)
+
+    def read(self, job: Job, fd: int) -> bool:
+        """Some output; False if there is no more now."""
         try:
             data = posix.read(fd, CHUNK)
         except BlockingIOError:
@@ -766,8 +926,6 @@ class Agent:
             data = b""
         if not data:
             self.close_stream(job, fd)
-            if job.told and not job.streams:
-                self.drop(job)
             return False
         index = job.streams[fd]
         before = job.counts[index]
@@ -778,82 +936,77 @@ class Agent:
             if self.queued > HIGH and not self.paused:
                 self.pause()
         if job.limit and sum(job.counts) > job.limit:
-            if job.told:
-                self.drop(job)
-            elif not job.killing and job.ended is None:
+            if job.ended is None:
                 self.kill(job, OUTPUT)
-            elif last:
-                return False
+            elif job.told:
+                self.close_stream(job, fd)
+            return False
         return True
 
-    def pause(self):
+    def pause(self) -> None:
         """Read no more output until some is sent."""
         self.paused = True
         for job in self.jobs.values():
             for fd in job.streams:
                 self.poll.unregister(fd)
 
-    def close_stream(self, job, fd):
+    def close_stream(self, job: Job, fd: int) -> None:
+        """One of its outputs has ended."""
         del job.streams[fd]
-        del self.handlers[fd]
-        if not self.paused:
-            self.poll.unregister(fd)
+        if self.paused:
+            del self.handlers[fd]
+        else:
+            self.unwatch(fd)
         posix.close(fd)
 
-    def feed(self, job, events=0):
-        """Give a command its input."""
-        if job.stdin < 0:
-            job.input.clear()
-            return
-        while job.input:
+    def feed(self, job: Job) -> None:
+        """Give a command its input. What it does not want is dropped."""
+        while job.input and job.stdin >= 0:
             data = job.input[0]
             try:
                 sent = posix.write(job.stdin, data)
             except BlockingIOError:
                 if job.stdin not in self.handlers:
-                    self.handlers[job.stdin] = lambda events: self.feed(job)
-                    self.poll.register(job.stdin, select.EPOLLOUT)
+                    self.watch(job.stdin, select.EPOLLOUT, lambda events: self.feed(job))
                 return
-            except OSError:  # it does not read any more: its own affair
+            except OSError:
                 self.close_input(job)
-                return
+                break
             self.send(CREDIT, job.number, b"%d" % sent)
-            if sent < len(data):
-                job.input[0] = data[sent:]
-            else:
-                job.input.pop(0)
-        if job.stdin in self.handlers:
-            self.poll.unregister(job.stdin)
-            del self.handlers[job.stdin]
-        if job.input_ends:
+            job.input[0] = data[sent:]
+            if sent == len(data):
+                del job.input[0]
+        if job.stdin < 0 or job.input_ends:
             self.close_input(job)
+        else:
+            self.unwatch(job.stdin)
 
-    def close_input(self, job):
+    def close_input(self, job: Job) -> None:
+        """Its input ends here."""
         if job.stdin >= 0:
-            if job.stdin in self.handlers:
-                self.poll.unregister(job.stdin)
-                del self.handlers[job.stdin]
+            self.unwatch(job.stdin)
             posix.close(job.stdin)
             job.stdin = -1
-        job.input.clear()
+        if job.input:
+            self.send(CREDIT, job.number, b"%d" % sum(map(len, job.input)))
+            job.input.clear()
 
     # --- killing
 
-    def kill(self, job, reason):
+    def kill(self, job: Job, reason: int) -> None:
         """Kill a command with all that descends from it; `finish` follows when nothing is left."""
-        if job.told and not job.supervisor:
-            return
         if not job.killing:
-            job.reason = job.reason or reason
+            job.reason = job.reason if job.told else job.reason or reason
             job.killing = time.monotonic()
             self.round(job)
 
-    def round(self, job):
+    def round(self, job: Job) -> None:
         """Kill what is there now; there may be more the next time."""
         now = time.monotonic()
-        job.next_round = now + min(0.05, max(0.002, now - job.killing))
+        spent = now - job.killing
+        job.next_round = now + min(0.05, max(0.002, spent))
         supervisor = job.supervisor
-        if supervisor is None:  # lost: what it had adopted is the agent's, see `sweep`
+        if supervisor is None:  # lost: see `sweep`
             if not self.orphans:
                 job.seconds = job.seconds or now - job.began
                 self.finish(job, 0)
@@ -863,26 +1016,30 @@ class Agent:
         found = descendants(supervisor.pid, parents())
         for pid in found:
             send_signal(pid, _signal.SIGKILL)
-        job.killed = max(job.killed, len(found)) if job.ended is not None else job.killed
+        if job.ended is not None and not job.told:
+            job.killed = max(job.killed, len(found))
         send_signal(supervisor.pid, _signal.SIGCONT)  # something may have stopped it
-        if now - job.killing > KILL_SECONDS:
+        if spent > KILL_SECONDS:
             send_signal(supervisor.pid, _signal.SIGKILL)
 
-    def sweep(self):
+    def sweep(self) -> None:
         """Kill what killed supervisors had adopted: nothing else has the agent for its parent."""
         self.reap()
+        now = time.monotonic()
         me = posix.getpid()
         known = parents()
         strangers = [pid for pid, parent in known.items() if parent == me and pid not in self.supervisors]
         if not strangers:
             self.orphans = 0.0
             return
+        if me == 1 and now - self.first_orphan > 2 * KILL_SECONDS:
+            send_signal(-1, _signal.SIGKILL)  # they breed faster than they are found: at one stroke, all
         for stranger in strangers:
             for pid in [stranger, *descendants(stranger, known)]:
                 send_signal(pid, _signal.SIGKILL)
-        self.orphans = time.monotonic() + 0.002
+        self.orphans = now + 0.002
 
-    def reap(self):
+    def reap(self) -> None:
         """Take in what has ended."""
         try:
             while True:
@@ -895,68 +1052,58 @@ class Agent:
 
     # --- the loop
 
-    def tick(self):
+    def tick(self) -> float:
         """Do what is due; seconds until the next time, -1 for none."""
-        soonest = None
         now = time.monotonic()
         if self.orphans and self.orphans <= now:
             self.sweep()
+        times = [self.orphans] if self.orphans else []
         for job in list(self.jobs.values()):
             when = job.wakes()
             if when is not None and when <= now:
                 if job.killing:
                     self.round(job)
-                elif job.deadline is not None and job.deadline <= now:
-                    self.kill(job, TIMEOUT)
                 else:
-                    self.kill(job, SILENCE)
+                    self.kill(job, TIMEOUT if job.deadline is not None and job.deadline <= now else SILENCE)
                 when = job.wakes() if job.number in self.jobs else None
             if when is not None:
-                soonest = when if soonest is None else min(soonest, when)
-        if self.orphans:
-            soonest = self.orphans if soonest is None else min(soonest, self.orphans)
-        return -1 if soonest is None else max(0.0, soonest - time.monotonic())
+                times.append(when)
+        return max(0.0, min(times) - time.monotonic()) if times else -1
 
-    def serve(self):
+    def serve(self) -> None:
         """Until the connection ends."""
         while True:
             wait = self.tick() if self.jobs or self.orphans else -1
             if self.queue:
                 self.flush()
             for fd, events in self.poll.poll(wait):
-                handler = self.handlers.get(fd)
+                handler = self.handlers.get(fd)  # an earlier event's may have closed it
                 if handler is not None:
                     handler(events)
-            if len(self.supervisors) > len(self.idle):
-                self.reap_dismissed()
-
-    def reap_dismissed(self):
-        for supervisor in list(self.supervisors.values()):
-            if supervisor.link.fileno() < 0:
+            if any(one.link.fileno() < 0 for one in self.supervisors.values()):
                 self.reap()
-                return
 
 
-def main():
+def main() -> None:
+    """Serve the connection that the arguments name."""
     fds = [int(word) for word in sys.argv[1:3]]
     _signal.signal(_signal.SIGINT, _signal.SIG_DFL)  # the kernel drops what the first process has no handler for
     gc.disable()
+    posix.umask(0o022)
     agent = Agent(fds[0], fds[-1])
-    for fd in fds:
-        posix.set_inheritable(fd, False)
-        posix.set_blocking(fd, False)
     null = posix.open("/dev/null", posix.O_RDWR)
     for fd in {0, 1, 2} - set(fds):
         posix.dup2(null, fd)
+    for fd in fds:
+        posix.set_inheritable(fd, False)
+        posix.set_blocking(fd, False)
     agent.send(READY, 0, b"%d %d" % (VERSION, posix.getpid()))
     agent.flush()
     agent.native = Native()
     agent.native.dumpable(False)
     agent.native.adopt()
-    sys.path.clear()
-    sys.path_hooks.clear()
-    sys.meta_path.clear()
-    sys.path_importer_cache.clear()
+    for place in (sys.path, sys.path_hooks, sys.meta_path, sys.path_importer_cache):
+        place.clear()
     agent.serve()
 
 
