@@ -75,10 +75,6 @@ class Cgroups:
             raise
         return group
 
-    def existing(self, name: str) -> Group:
-        """A group that somebody made in the same trees."""
-        return Group(tuple((tree, str(tree.base / name)) for tree in self.trees))
-
 
 @dataclass(frozen=True)
 class Group:

@@ -82,6 +82,11 @@ class Owner:
         """The name of a sandbox's cgroup."""
         return f"{PREFIX}-{self.pid}-{self.start}-{sandbox_id}"
 
+    def group(self, sandbox_id: str) -> Group:
+        """Its cgroup."""
+        name = self.group_name(sandbox_id)
+        return Group(tuple((tree, str(tree.base / name)) for tree in self.trees))
+
     @property
     def alive(self) -> bool:
         """Whether it may still be there."""
@@ -145,7 +150,7 @@ def sweep() -> int:
 
 
 def _remove_group(owner: Owner, sandbox_id: str) -> bool:
-    group = Group(tuple((tree, str(tree.base / owner.group_name(sandbox_id))) for tree in owner.trees))
+    group = owner.group(sandbox_id)
     with suppress(OSError):
         group.kill()
     return group.remove()
