@@ -259,7 +259,7 @@ def _owner(row: dict[str, Any]) -> str:
 
 
 def _cell(value: float | None) -> str:
-    return "–" if value is None else f"{value:.2f}" if isinstance(value, float) else str(value)
+    return "–" if value is None else f"{round(value, 2):g}"
 
 
 @app.command
