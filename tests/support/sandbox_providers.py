@@ -55,7 +55,17 @@ async def node(root: Path) -> AsyncIterator[Provider]:
             await server.stop()
 
 
-PROVIDERS: dict[str, Opened] = {"local": local, "node": node}
+@asynccontextmanager
+async def pool(root: Path) -> AsyncIterator[Provider]:
+    """Those of this machine through a pool that has idle ones."""
+    from verifiers.sandboxes.local.provider import LocalProvider
+    from verifiers.sandboxes.pool import SandboxPool
+
+    async with SandboxPool(LocalProvider(root=root), ready=1) as provider:
+        yield provider
+
+
+PROVIDERS: dict[str, Opened] = {"local": local, "node": node, "pool": pool}
 
 
 async def until(question: Callable[[], Awaitable[Any]], seconds: float = 20.0) -> Any:

@@ -193,6 +193,12 @@ class SandboxPool(Provider):
         request.told = True
         return used
 
+    async def claim(self, sandbox: Sandbox, spec: SandboxSpec) -> PooledSandbox:
+        """For a pool around this one: the sandbox is in use here."""
+        used = self._used[sandbox.id]
+        used.wrap(await self.provider.claim(used.inner, spec))
+        return used
+
     async def get(self, sandbox_id: str) -> PooledSandbox:
         """A sandbox that is in use. KeyError: there is none of this id."""
         return self._used[sandbox_id]
@@ -249,6 +255,7 @@ class SandboxPool(Provider):
                 raise _closed()
             self._counts["hits" if idle else "misses"] += 1
             used = PooledSandbox(claimed, partial(self._end, sandbox), hit=idle, start_s=_now() - began)
+            used.key = spec.idempotency_key
             self._used[used.id] = used
             return used
 
@@ -436,8 +443,8 @@ class SandboxPool(Provider):
             task = self._ending[sandbox] = asyncio.create_task(self._delete(sandbox))
             self._held.discard(sandbox)
             used = self._used.pop(sandbox.id, None)
-            if used is not None and used.spec.idempotency_key is not None:
-                self._requests.pop(used.spec.idempotency_key, None)
+            if used is not None and used.key is not None:
+                self._requests.pop(used.key, None)
         return task
 
     async def _delete(self, sandbox: Sandbox) -> SandboxError | None:

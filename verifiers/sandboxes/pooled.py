@@ -29,16 +29,22 @@ async def outlast(task: asyncio.Task[T]) -> T:
 
 
 class PooledSandbox(Sandbox):
-    """`inner` as its user sees it. hit: it was idle when it was asked for; start_s: seconds from the asking to it."""
+    """`inner` as its user sees it. hit: it was idle when it was asked for; start_s: seconds from the asking to it; key: of the
+    request that made it."""
 
     def __init__(
         self, inner: Sandbox, end: Callable[[], asyncio.Task[SandboxError | None]], *, hit: bool, start_s: float
     ) -> None:
-        self.inner = inner
-        self.id, self.spec, self.isolation = inner.id, inner.spec, inner.isolation
+        self.wrap(inner)
+        self.key: str | None = None
         self.hit, self.start_s = hit, start_s
         self._end = end
         self._deleted = False
+
+    def wrap(self, inner: Sandbox) -> None:
+        """Be this one."""
+        self.inner = inner
+        self.id, self.spec, self.isolation = inner.id, inner.spec, inner.isolation
 
     async def delete(self) -> None:
         """Delete it; the pool has room for another then."""
