@@ -2,8 +2,8 @@
 
     provider = await default_provider()
 
-What it is comes from, in this order, a variable (`VF_SANDBOX_PROVIDER=http://node:8700`), the `[tool.verifiers.sandbox]`
-table of the project's pyproject.toml, `[sandbox]` of the user's own file, the defaults below:
+What it is comes from, in this order, a variable (`VF_SANDBOX_PROVIDER=http://node:8700`), the table
+`[tool.verifiers.sandbox]` of the project's pyproject.toml, `[sandbox]` of the user's own file, the defaults:
 
     provider      "local", or addresses of nodes that run `sandboxd`, with commas between them
     level         of the local provider: "namespace", "landlock" or "none"

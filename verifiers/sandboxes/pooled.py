@@ -29,8 +29,10 @@ async def outlast(task: asyncio.Task[T]) -> T:
 
 
 class PooledSandbox(Sandbox):
-    """`inner` as its user sees it. hit: it was idle when it was asked for; start_s: seconds from the asking to it; key: of the
-    request that made it."""
+    """`inner` as its user sees it.
+
+    hit: it was idle when it was asked for. start_s: seconds from the asking to it. key: of the request that made it.
+    """
 
     def __init__(
         self, inner: Sandbox, end: Callable[[], asyncio.Task[SandboxError | None]], *, hit: bool, start_s: float
@@ -52,7 +54,7 @@ class PooledSandbox(Sandbox):
             raise failure
         self._deleted = True
 
-    # --- the rest is the inner one's ---------------------------------------------------------------------------
+    # --- the rest is the inner one's --------------------------------------------------------------------------
 
     async def run(self, command: Command) -> ExecResult:
         return await self.inner.run(command)

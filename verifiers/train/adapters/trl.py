@@ -25,10 +25,10 @@ from verifiers.clients.local import SamplerClient, TokenizerRenderer
 from verifiers.clients.sampler import Sampler
 from verifiers.envs.environment import Environment
 from verifiers.errors import ConfigError, DatasetError, InexactEvidenceError
+from verifiers.loops import Background
 from verifiers.rollouts.engine import Engine
 from verifiers.rollouts.plan import task_id_of
 from verifiers.rollouts.source import GroupResult, GroupSource, RolloutRequest
-from verifiers.train.adapters.background import Background
 from verifiers.train.adapters.trl_checks import check_gap, check_trainer
 from verifiers.train.adapters.trl_model import logprob_gap, sampling_copy, weights_of
 from verifiers.train.adapters.trl_rows import REWARD, Batch, Forks, only_untrained

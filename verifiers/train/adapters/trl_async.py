@@ -24,9 +24,9 @@ from typing import Any
 from verifiers.clients.client import as_client
 from verifiers.envs.environment import Environment
 from verifiers.errors import ConfigError, TrainingError
+from verifiers.loops import Background
 from verifiers.rollouts.engine import Engine
 from verifiers.rollouts.source import GroupResult, GroupSource, RolloutRequest
-from verifiers.train.adapters.background import Background
 from verifiers.train.advantages import has_signal, make_algorithm
 from verifiers.train.config import AdvantageConfig
 from verifiers.train.groups import Algorithm, Group, group_of
