@@ -97,6 +97,7 @@ if TYPE_CHECKING:
     from verifiers.parsers.xml_parser import XMLParser as XMLParser
     from verifiers.rollouts.engine import Engine as Engine, EngineOptions as EngineOptions
     from verifiers.rollouts.source import GroupSource as GroupSource, RolloutRequest as RolloutRequest
+    from verifiers.rubrics.code_rubric import CodeRubric as CodeRubric
     from verifiers.rubrics.judge_rubric import JudgeRubric as JudgeRubric
     from verifiers.rubrics.math_rubric import MathRubric as MathRubric
     from verifiers.rubrics.rubric import Rubric as Rubric
@@ -195,13 +196,14 @@ _MODULES = {
         "ToolParseError ToolServerError ToolServerStartError TunnelError UpstreamApiError UserError"
     ),
     "verifiers.evals.printing": "print_prompt_completions_sample",
-    "verifiers.parsers.extract": "extract_boxed_answer extract_hash_answer",
+    "verifiers.parsers.extract": "extract_boxed_answer extract_code extract_hash_answer",
     "verifiers.parsers.maybe_think_parser": "MaybeThinkParser",
     "verifiers.parsers.parser": "Parser",
     "verifiers.parsers.think_parser": "ThinkParser",
     "verifiers.parsers.xml_parser": "XMLParser",
     "verifiers.rollouts.engine": "Engine EngineOptions",
     "verifiers.rollouts.source": "GroupSource RolloutRequest",
+    "verifiers.rubrics.code_rubric": "CodeRubric",
     "verifiers.rubrics.judge_rubric": "JudgeRubric",
     "verifiers.rubrics.math_rubric": "MathRubric",
     "verifiers.rubrics.rubric": "Rubric",
@@ -233,7 +235,7 @@ _MOVED = dict.fromkeys(
     "belongs to the trainer that left this package in 0.1.10; write a training script on generate(), "
     "whose results carry token ids and logprobs",
 ) | dict.fromkeys(
-    ("SandboxEnv", "PythonEnv", "CodeRubric"), "needs the sandboxes, which this version does not have yet"
+    ("SandboxEnv", "PythonEnv"), "needs the sandboxes, which this version does not have yet"
 ) | {
     "OpenAIResponsesClient": "is not offered; use OpenAIChatCompletionsClient",
     "RendererClient": "is not offered; token ids and logprobs are kept by every client whose endpoint has them",

@@ -22,7 +22,7 @@ import contextlib
 import re
 import secrets
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -98,7 +98,7 @@ async def grade_code(
     Args:
         source: the program, or None if there is none.
         tests: see `code_tests.read_tests`.
-        run: enters a fresh, isolated place each time; two of them at most are used at a time.
+        run: enters fresh, isolated places: one for the submission, and one for test code that is no simple asserts.
         limits: of each test and of all.
         python: the interpreter, in that place.
 
@@ -260,18 +260,14 @@ class _Grading:
         return [outcome for outcomes in done for outcome in outcomes]
 
     async def _go_on(self, done: list[list[Outcome]]) -> None:
-        """Grade what is not done yet, in one place."""
-        async with self._place() as place:
-            submission = _Submission(place, self._source, self._tests, self._limits, self._python)
-            for test in self._tests.cases[len(done) :]:
-                done.append(await self._outcomes_of(test, submission))  # noqa: PERF401 - kept if a later one raises
-
-    @contextlib.asynccontextmanager
-    async def _place(self) -> AsyncIterator[Place]:
+        """Grade what is not done yet, in fresh places."""
+        tests = self._tests.cases[len(done) :]
         asked = time.monotonic()
-        async with self._run() as place:
+        async with self._run(2 if any(isinstance(test, ScriptTest) for test in tests) else 1) as places:
             self._deadline += time.monotonic() - asked  # a queue for sandboxes is not the submission's time
-            yield place
+            submission = _Submission(places[0], self._source, self._tests, self._limits, self._python)
+            for test in tests:
+                done.append(await self._outcomes_of(test, submission, places[-1]))  # noqa: PERF401 - kept on an error
 
     def _left(self) -> float:
         """Seconds until the deadline of all tests. Raises StoppedError if there are none."""
@@ -280,11 +276,11 @@ class _Grading:
             raise StoppedError("not_run", "the time of all tests together is spent")
         return left
 
-    async def _outcomes_of(self, test: Test, submission: _Submission) -> list[Outcome]:
+    async def _outcomes_of(self, test: Test, submission: _Submission, judges: Place) -> list[Outcome]:
         began = time.monotonic()
         try:
             if isinstance(test, ScriptTest):
-                return await self._script(test, submission)
+                return await self._script(test, submission, judges)
             passed = await self._passes(test, submission)
             stopped = None if passed else StoppedError("wrong")
         except StoppedError as error:
@@ -309,11 +305,10 @@ class _Grading:
 
     # --- test code in a sandbox of its own --------------------------------------------------------------------------
 
-    async def _script(self, test: ScriptTest, submission: _Submission) -> list[Outcome]:
+    async def _script(self, test: ScriptTest, submission: _Submission, place: Place) -> list[Outcome]:
         began = time.monotonic()
         try:
-            async with self._place() as place:
-                report = await self._judged(test, submission, place)
+            report = await self._judged(test, submission, place)
         except _JudgeDiedError as error:
             raise SandboxError("the sandbox of the tests ended") from error
         entries = [

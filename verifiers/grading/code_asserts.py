@@ -25,8 +25,9 @@ _PURE = (
 _NAMES: dict[str, Any] = {name: getattr(builtins, name) for name in _PURE} | {"math": math, "isclose": math.isclose}
 _SHAPES = (
     *(ast.Expression, ast.Constant, ast.Name, ast.List, ast.Tuple, ast.Set, ast.Dict, ast.Subscript, ast.Slice),
+    *(ast.Attribute, ast.keyword),
     *(ast.Load, ast.UnaryOp, ast.USub, ast.UAdd, ast.Not, ast.BoolOp, ast.And, ast.Or, ast.Compare, ast.cmpop),
-    *(ast.BinOp, ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Mod, ast.Pow, ast.Call, ast.Attribute, ast.keyword),
+    *(ast.BinOp, ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Mod, ast.Pow, ast.Call),
 )
 _LARGEST_FACTOR = 100_000
 _HOLE = "_value_"

@@ -1,7 +1,7 @@
 """What grading a program needs of an isolated place, and conversations with programs that run in one.
 
-Grading knows no sandboxes: it is given a `Run`, which enters a fresh, empty place each time it is called.
-`rubrics.code_rubric.in_sandboxes` makes one of a provider of sandboxes.
+Grading knows no sandboxes: it is given a `Run`, which enters as many fresh, empty places as it is asked for, all at
+once. `rubrics.code_rubric.in_sandboxes` makes one of a provider of sandboxes.
 """
 
 from __future__ import annotations
@@ -67,7 +67,8 @@ class Place(Protocol):
         """Start one whose input stays open."""
 
 
-Run = Callable[[], AbstractAsyncContextManager[Place]]
+Run = Callable[[int], AbstractAsyncContextManager[Sequence[Place]]]
+"""Enters so many places. All or none: who holds one and waits for another would wait for ever, if all did."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

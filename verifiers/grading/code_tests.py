@@ -114,10 +114,19 @@ def _read_mapping(form: Mapping[str, Any]) -> CodeTests:
         return CodeTests(tuple(_input_output(form)))
     for key in ("tests", "test_cases", "input_output"):
         if form.get(key):
-            return _read(form[key])
+            return _read(_with_name(form[key], form.get("fn_name")))
     if "output" in form or "expected" in form:
         return CodeTests(tuple(_read_one(form)))
     raise ValueError(f"no form of tests has the keys {', '.join(map(str, form))}"[:200])
+
+
+def _with_name(tests: Any, name: str | None) -> Any:
+    """The same tests; those without a function's name get this one."""
+    if isinstance(tests, str) and name:
+        tests = json.loads(tests)
+    if not name or not isinstance(tests, list):
+        return tests
+    return [{"fn_name": name, **test} if isinstance(test, Mapping) else test for test in tests]
 
 
 # --- cases ------------------------------------------------------------------------------------------------------
@@ -130,6 +139,8 @@ def _read_one(form: Any) -> Iterator[Test]:
         return
     name = form.get("fn_name") or form.get("name")
     if not name:
+        if form.get("testtype") == "functional":
+            raise KeyError("fn_name")
         yield StdinTest(_text(form["input"]), _text(form["output"]))
     elif form.get("testtype") == "functional":  # LiveCodeBench: JSON, an argument a line
         args = tuple(json.loads(line) for line in form["input"].splitlines() if line.strip())

@@ -1,8 +1,8 @@
 """Functions that take the final answer out of a model's text.
 
 They find the answer; whether it is right is the business of `verifiers.grading`. `extract_boxed_answer` and
-`extract_hash_answer` keep the manners of v0 (text without a mark passes through); `extract_final_answer` and
-`extract_choice` return None where there is no answer, so that a grader can tell "none" from "wrong":
+`extract_hash_answer` keep the manners of v0 (text without a mark passes through); `extract_final_answer`,
+`extract_code` and `extract_choice` return None where there is no answer, so that a grader can tell "none" from "wrong":
 
     grade_math(extract_final_answer(reply), gold)
 """
@@ -86,6 +86,48 @@ def _last_balanced_box(text: str) -> str | None:
             if start is not None and (last is None or start > last[0]):
                 last = (start, mark.start())
     return text[last[0] : last[1]] if last else None
+
+
+# --- code -----------------------------------------------------------------------------------------------------
+
+_LANGUAGES = {"python": {"python", "python3", "py", "py3", "pycon"}, "bash": {"bash", "sh", "shell", "zsh"}}
+_FENCE = re.compile(r"([ \t]*)(`{3,}|~{3,})[ \t]*([^`\n]*)")
+
+
+def extract_code(text: str, language: str = "python") -> str | None:
+    """The last fenced block after the thinking that is in this language, or in none that is named.
+
+    A block that the end of the text cuts off counts; blocks in other languages (a shell command after the program) do
+    not. None if thinking is not closed, or there is no such block, or it is empty. The code keeps its indentation,
+    less that of the fence.
+    """
+    rest = after_thinking(text)
+    if rest is None:
+        return None
+    wanted = {"", language.lower()} | _LANGUAGES.get(language.lower(), set())
+    code = next((code for name, code in reversed(_fenced_blocks(rest)) if name in wanted), "")
+    return code if code.strip() else None
+
+
+def _fenced_blocks(text: str) -> list[tuple[str, str]]:
+    """Language and content of each block between fences, in order; of fences as CommonMark has them."""
+    blocks: list[tuple[str, str]] = []
+    inside: list[str] | None = None
+    indent = mark = name = ""
+    for line in text.splitlines(keepends=True):
+        fence = _FENCE.match(line.rstrip())
+        if inside is None:
+            if fence is not None:
+                indent, mark, inside = fence[1], fence[2], []
+                name = re.split(r"[\s:,}]", fence[3].strip().lstrip("{."), maxsplit=1)[0].lower()
+        elif fence is not None and fence[2].startswith(mark) and not fence[3]:
+            blocks.append((name, "".join(inside)))
+            inside = None
+        else:
+            inside.append(line.removeprefix(indent))
+    if inside:
+        blocks.append((name, "".join(inside)))
+    return blocks
 
 
 # --- multiple choice ------------------------------------------------------------------------------------------
