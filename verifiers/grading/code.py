@@ -151,14 +151,10 @@ class _Submission:
         self.place = place
         self._source, self._tests, self._limits, self._python = source, tests, limits, python
         self._talk: Conversation | None = None
-        self._written = False
         self._unusable: StoppedError | None = None
 
     async def printed(self, given: str, seconds: float) -> bytes:
         """What the program prints. Raises StoppedError if it does not end well."""
-        if not self._written:
-            await self.place.write(PROGRAM, self._source.encode())
-            self._written = True
         allowed = self._limits.seconds
         ended = await self.place.exec(
             limited([self._python, PROGRAM], self._limits, allowed),
@@ -188,7 +184,7 @@ class _Submission:
 
     async def _loaded(self, seconds: float) -> Conversation:
         line = limited([self._python, "-I", "-c", _candidate_program()], self._limits, None)
-        talk = Conversation(await self.place.start(line, timeout=None, kill_leftovers=True), self._limits)
+        talk = await Conversation.begin(self.place, line, self._limits)
         try:
             answer = await talk.ask({"units": self._units(), "seconds": self._limits.seconds}, seconds)
             if "raised" in answer:
@@ -242,6 +238,7 @@ class _Grading:
     def __init__(self, source: str, tests: CodeTests, run: Run, limits: CodeLimits, python: str) -> None:
         self._source, self._tests, self._run, self._limits, self._python = source, tests, run, limits, python
         self._deadline = 0.0
+        self._timeouts = 0
 
     async def outcomes(self) -> list[Outcome]:
         """The outcome of every test, in order."""
@@ -266,14 +263,16 @@ class _Grading:
         async with self._run(2 if any(isinstance(test, ScriptTest) for test in tests) else 1) as places:
             self._deadline += time.monotonic() - asked  # a queue for sandboxes is not the submission's time
             submission = _Submission(places[0], self._source, self._tests, self._limits, self._python)
+            if any(isinstance(test, StdinTest) for test in tests):  # before it runs, and could put a link there
+                await places[0].write(PROGRAM, self._source.encode())
             for test in tests:
                 done.append(await self._outcomes_of(test, submission, places[-1]))  # noqa: PERF401 - kept on an error
 
     def _left(self) -> float:
         """Seconds until the deadline of all tests. Raises StoppedError if there are none."""
         left = self._deadline - time.monotonic()
-        if left <= 0:
-            raise StoppedError("not_run", "the time of all tests together is spent")
+        if left <= 0 or self._timeouts >= self._limits.timeouts:
+            raise StoppedError("not_run", "too much time was spent on other tests")
         return left
 
     async def _outcomes_of(self, test: Test, submission: _Submission, judges: Place) -> list[Outcome]:
@@ -285,6 +284,7 @@ class _Grading:
             stopped = None if passed else StoppedError("wrong")
         except StoppedError as error:
             stopped = error
+            self._timeouts += error.reason == "timeout"
         return [_failed(test, stopped, began) if stopped else Outcome(_name_of(test), True, seconds=_since(began))]
 
     async def _passes(self, test: StdinTest | CallTest | AssertTest, submission: _Submission) -> bool:
@@ -322,16 +322,22 @@ class _Grading:
         return entries or [Outcome(_name_of(test), True, seconds=_since(began))]
 
     async def _judged(self, test: ScriptTest, submission: _Submission, place: Place) -> dict[str, Any]:
-        """The judge's report. Raises StoppedError if it gives none once the submission was asked something."""
+        """The judge's report. Raises StoppedError if it gives none once the submission was asked something.
+
+        What the tests do before that has a time of its own: a slow submission must not make them look bad.
+        """
+        self._left()
+        began = time.monotonic()
         line = limited([self._python, "-I", "-c", _judge_program()], self._limits, self._limits.total_seconds)
         calls, nonce = 0, secrets.token_hex(16)
         with _judge_alive():
-            judge = Conversation(await place.start(line, timeout=None), self._limits)
+            judge = await Conversation.begin(place, line, self._limits)
         tests = {"code": test.code, "setup": test.setup, "names": dict(test.names), "call": test.call, "nonce": nonce}
         try:
             with _judge_alive():
-                await judge.tell(tests, self._left())
-                message = await judge.hear(self._left())
+                await judge.tell(tests, self._limits.total_seconds)
+                message = await judge.hear(self._limits.total_seconds)
+            self._deadline += time.monotonic() - began
             while "nonce" not in message:
                 calls += 1
                 reply = await self._reply(message, submission)
@@ -354,6 +360,7 @@ class _Grading:
         try:
             answer = await submission.ask(question, self._left())
         except StoppedError as stopped:
+            self._timeouts += stopped.reason == "timeout"
             return {"no_answer": f"{stopped.reason} {stopped.detail}".strip()}
         reply = {key: answer[key] for key in _ANSWERS if key in answer}
         if "raised" in reply:

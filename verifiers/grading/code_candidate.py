@@ -96,7 +96,7 @@ def main() -> None:
             text = json.dumps({"token": request["token"], **reply})
         except BaseException as error:  # a submission may raise anything, SystemExit too
             text = json.dumps({"token": request["token"], **raised(error)})
-        data = text.encode() + b"\n"
+        data = memoryview(text.encode() + b"\n")
         while data:
             data = data[os.write(replies, data) :]
     os._exit(0)

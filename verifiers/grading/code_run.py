@@ -16,12 +16,15 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 WALL_FACTOR = 3
 """Seconds on the clock for each second of CPU time: a program may wait, and the machine may be busy."""
 WALL_EXTRA = 2.0
 """Seconds on the clock besides: for starting."""
+
+CONVERSATION = 16
+"""Largest answers that one process may give in all."""
 
 
 class Ended(Protocol):
@@ -76,13 +79,14 @@ class CodeLimits:
     """What a submission may use.
 
     seconds: CPU time of one test; on the clock it is `WALL_FACTOR` times as long, and a little more. memory: MiB of one
-    process. total_seconds: of all tests together, on the clock; what has not run by then has failed. output: bytes that
-    one test may print or return. source: characters of the submission.
+    process. total_seconds: of all tests together, on the clock; timeouts: tests that may run out of time: what has not
+    run by then has failed. output: bytes that one test may print or return. source: characters of the submission.
     """
 
     seconds: float = 6.0
     memory: int = 512
     total_seconds: float = 90.0
+    timeouts: int = 3
     output: int = 1 << 20
     source: int = 100_000
 
@@ -144,6 +148,13 @@ class Conversation:
         self._chunks = aiter(program.output())
         self._unread = b""
         self._length = 0
+
+    @classmethod
+    async def begin(cls, place: Place, line: Sequence[str], limits: CodeLimits) -> Self:
+        """Start a program to speak to. It is killed once it has said too much in all."""
+        total = CONVERSATION * limits.output
+        options = {"timeout": None, "max_output": total, "output_limit": total, "kill_leftovers": True}
+        return cls(await place.start(line, **options), limits)
 
     async def ask(self, question: dict[str, Any], seconds: float) -> dict[str, Any]:
         """The answer to a question. Raises StoppedError if there is none; the program is gone then."""

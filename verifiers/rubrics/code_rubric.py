@@ -17,7 +17,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from verifiers.clocks import paused_clock
-from verifiers.errors import GraderError
+from verifiers.errors import ConfigError, GraderError
 from verifiers.grading.code import CodeGrade, grade_code
 from verifiers.grading.code_run import CodeLimits, Run
 from verifiers.grading.code_tests import CodeTests, read_tests
@@ -45,7 +45,7 @@ class CodeRubric(Rubric):
     Args:
         funcs, weights: further functions.
         parser: default: the environment's if it takes out an answer, else the last Python block after the thinking.
-        provider: where sandboxes come from. Default: the one that this process shares (`sandboxes.default`).
+        provider: where sandboxes come from.
         limits: what a submission may use.
         partial: whether the reward is the share of the tests that were passed, instead of all or nothing.
         spec: the sandboxes. Default: the host's system, no network, and memory by the limits.
@@ -93,7 +93,9 @@ class CodeRubric(Rubric):
 
     async def grade(self, source: str | None, tests: CodeTests) -> CodeGrade:
         """Grade one program. Raises SandboxError if the platform fails."""
-        provider = self.provider or await default_provider()
+        if self.provider is None:
+            raise ConfigError("CodeRubric has no provider of sandboxes", hint="CodeRubric(provider=LocalProvider())")
+        provider = self.provider
         return await grade_code(
             source, tests, run=in_sandboxes(provider, self.spec), limits=self.limits, python=self.python
         )
