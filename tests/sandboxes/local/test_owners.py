@@ -73,6 +73,37 @@ def test_what_a_killed_owner_left_is_removed_and_what_a_living_one_has_is_not(tm
         assert owners.sweep() == 3
 
 
+def test_a_tree_is_removed_whatever_is_in_it_and_nothing_beside_it(tmp_path: Path) -> None:
+    """Thousands of nested directories, closed ones, links out; the folder above stays as it is, also for no tree."""
+    tmp_path.chmod(0o1755)
+    (tmp_path / "kept").write_text("kept")
+    tree = tmp_path / "tree"
+    (tree / "closed").mkdir(parents=True)
+    (tree / "closed" / "file").write_text("x")
+    (tree / "link").symlink_to(tmp_path)
+    (tree / "closed").chmod(0)
+    deep = "for i in range(3000):\n    os.mkdir('deep'); os.chdir('deep')"
+    subprocess.run([sys.executable, "-c", f"import os\n{deep}"], cwd=tree, check=True)
+    assert owners.remove_tree(tree)
+    assert owners.remove_tree(tree)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["kept", "registry"]
+    assert tmp_path.stat().st_mode & 0o7777 == 0o1755
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts")
+def test_what_was_mounted_in_a_tree_is_not_removed_with_it(tmp_path: Path) -> None:
+    """A bind of something else is taken away, and what it showed is still there."""
+    (tmp_path / "shown").mkdir()
+    (tmp_path / "shown" / "file").write_text("kept")
+    point = tmp_path / "tree" / "point"
+    point.mkdir(parents=True)
+    done = subprocess.run(["mount", "--bind", str(tmp_path / "shown"), str(point)], capture_output=True, check=False)
+    if done.returncode:
+        pytest.skip(f"no mounts here: {done.stderr.decode()}")
+    assert owners.remove_tree(tmp_path / "tree")
+    assert (tmp_path / "shown" / "file").read_text() == "kept"
+
+
 def test_a_number_that_was_given_out_again_is_another_owner(tmp_path: Path) -> None:
     """Neither a process id alone nor one of another PID namespace tells who owns."""
     owner = owners.register(tmp_path, cgroups.Cgroups())
