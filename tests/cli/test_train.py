@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import resource
 import shutil
 import signal
 import subprocess
@@ -295,3 +297,84 @@ def test_workers_play_and_several_processes_train(workplace: Path) -> None:
     assert sum(row.get("outcomes/truncated", 0) + row.get("outcomes/ok", 0) for row in steps) >= 32
     assert not [name for row in steps for name in row if name.startswith("errors/")]
     assert done.stdout.count("model: run/model") == 1
+
+
+def rank_of(process: int) -> int:
+    """The rank that torchrun gave a process."""
+    settings = Path(f"/proc/{process}/environ").read_bytes().split(b"\0")
+    return next(int(one.removeprefix(b"RANK=")) for one in settings if one.startswith(b"RANK="))
+
+
+def children_of(parent: int) -> list[int]:
+    """Processes that it started and that run."""
+    return [int(one) for one in Path(f"/proc/{parent}/task/{parent}/children").read_text().split()]
+
+
+@pytest.mark.train
+@pytest.mark.slow
+@pytest.mark.parametrize("killed", [0, 1], ids=["the-leader", "another"])
+def test_when_one_of_several_processes_is_killed_all_end_and_say_why(
+    workplace: Path, capsys: pytest.CaptureFixture[str], killed: int
+) -> None:
+    """Nobody waits for days, no disk is blamed, and one process alone goes on from the last checkpoint."""
+    line = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "verifiers.cli.train", *TINY]
+    settings = ["loop.steps=5000", "eval=none", "model.device=cpu"]
+    pipes: dict[str, Any] = {"stderr": subprocess.PIPE, "stdout": subprocess.DEVNULL, "text": True}
+    torchrun = subprocess.Popen([*line, *settings], cwd=workplace, **pipes)
+    wait_for(workplace / "run" / "metrics.jsonl", 3)
+    ranks = {rank_of(process): process for process in children_of(torchrun.pid)}
+    os.kill(ranks[killed], signal.SIGKILL)
+    _, shown = torchrun.communicate(timeout=110)
+    assert torchrun.returncode != 0 and not any(Path(f"/proc/{process}").exists() for process in ranks.values())
+    assert "another process of torchrun ended" in shown
+    assert "Make room" not in shown and "fault of the command" not in shown
+    assert run(["--resume", "run", "loop.steps=6"]) == ExitCode.OK
+    assert lines(workplace / "run" / "metrics.jsonl")[-1]["step"] >= 6
+
+
+@pytest.mark.train
+@pytest.mark.slow
+def test_isolated_workers_that_are_killed_cost_no_rollout(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is replaced in its virtual environment, and what it played is played again."""
+    monkeypatch.setenv("VF_CACHE_DIR", str(workplace / "cache"))
+    process = started(workplace, "env.0.isolated=true", "eval=none", "loop.steps=24")
+    figures, killed = workplace / "run" / "metrics.jsonl", []
+    for steps in (3, 10):
+        wait_for(figures, steps)
+        lines_of = {child: Path(f"/proc/{child}/cmdline").read_bytes() for child in children_of(process.pid)}
+        killed += [child for child, line in lines_of.items() if b"worker" in line]
+        os.kill(killed[-1], signal.SIGKILL)
+    _, shown = process.communicate(timeout=110)
+    assert process.returncode == ExitCode.OK, shown
+    assert len(set(killed)) == 2 and shown.count("was ended by signal 9") == 2
+    rows = lines(figures)
+    assert sum(row.get("outcomes/ok", 0) + row.get("outcomes/truncated", 0) for row in rows) >= 24 * 16
+    assert not [name for row in rows for name in row if name.startswith("errors/")]
+
+
+@pytest.mark.train
+def test_a_model_that_can_not_be_written_is_written_by_going_on(
+    workplace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The disk is full at the end: exit code 1, the checkpoint holds what was trained, nothing half-written stays."""
+    from verifiers.train.trainer import TorchLearner
+
+    export = TorchLearner.export
+
+    def on_a_full_disk(learner: TorchLearner, folder: Path) -> None:
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))  # of 360,000
+        try:
+            export(learner, folder)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TorchLearner, "export", on_a_full_disk)
+        assert run([*TINY, "eval=none", "loop.steps=2"]) == ExitCode.FAILED
+    shown = capsys.readouterr().err
+    assert "the model could not be written to run/model" in shown and "--resume run" in shown
+    assert not [path.name for path in (workplace / "run").iterdir() if "model" in path.name]
+    assert run(["--resume", "run"]) == ExitCode.OK
+    assert (workplace / "run" / "model" / "model.safetensors").exists()
+    assert [row["step"] for row in lines(workplace / "run" / "metrics.jsonl")] == [1, 2]

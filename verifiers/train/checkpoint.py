@@ -24,7 +24,7 @@ from typing import Any
 
 import orjson
 
-from verifiers.errors import ResumeError, StoreError
+from verifiers.errors import ResumeError, StoreError, TrainingError
 from verifiers.train.buffer import Ready, Snapshot
 from verifiers.train.curriculum import Ask
 from verifiers.train.learner import Learner
@@ -86,6 +86,10 @@ class Checkpoints:
                 final.rename(self.folder / f".{final.name}.replaced.partial")
             partial.rename(final)
             _flush_folder(self.folder)
+        except TrainingError:  # the learner is at its end, and no disk is to blame
+            with contextlib.suppress(OSError):
+                self._clear()
+            raise
         except Exception as error:  # boundary: the disk, and the learner's own code
             with contextlib.suppress(OSError):
                 self._clear()

@@ -13,7 +13,8 @@ are sampled. Gradients and weights go over NCCL, or gloo on CPUs. If a process d
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -21,7 +22,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from verifiers.errors import ConfigError
+from verifiers.errors import ConfigError, TrainingError
 
 PATIENCE = timedelta(days=7)
 
@@ -39,6 +40,20 @@ class Ranks:
     def leads(self) -> bool:
         """Whether this is the process that runs the loop."""
         return self.rank == 0
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Around what all ranks do at once. TrainingError if another of them has ended meanwhile."""
+        try:
+            yield
+        except RuntimeError as error:
+            if self.world > 1 and (isinstance(error, dist.DistError) or "gloo" in str(error)):
+                raise TrainingError(
+                    "another process of torchrun ended, so this one can not go on",
+                    hint="torchrun names it at the end, and what it said last stands above. Go on from the last "
+                    "checkpoint with --resume.",
+                ) from error
+            raise
 
     def scatter(self, items: Sequence[Any] | None = None) -> Any:
         """Give each rank its item of the leader's; followers call it without."""

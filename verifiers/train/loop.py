@@ -305,7 +305,7 @@ class AsyncLoop:
             return
         try:
             await shielded(self._save())
-        except StoreError as error:
+        except (StoreError, TrainingError) as error:
             if failure is None:
                 raise
             logger.error("%s (%s)", error, error.hint)

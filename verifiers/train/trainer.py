@@ -158,16 +158,18 @@ class TorchLearner:
 
     def follow(self) -> None:
         """Do what the leader asks for, until it closes."""
-        while True:
-            name, item = self.ranks.scatter()
-            if name == "close":
-                return
-            self._do(name, item)
+        with self.ranks.together():
+            while True:
+                name, item = self.ranks.scatter()
+                if name == "close":
+                    return
+                self._do(name, item)
 
     def _ask(self, name: str, items: Sequence[Any] | None = None) -> Any:
-        _, item = self.ranks.scatter([(name, item) for item in items or [None] * self.ranks.world])
         self._broken = True
-        answer = self._do(name, item)
+        with self.ranks.together():
+            _, item = self.ranks.scatter([(name, item) for item in items or [None] * self.ranks.world])
+            answer = self._do(name, item)
         self._broken = False
         return answer
 
