@@ -121,6 +121,27 @@ def test_who_asked_first_is_served_first_also_when_idle_ones_of_another_kind_fil
     run_virtual(main())
 
 
+def test_who_is_cancelled_in_the_moment_its_sandbox_is_there_takes_nothing_along():
+    """Cancelled, but not yet told, it gets none: the sandbox becomes idle."""
+
+    async def main():
+        provider = FaultyProvider()
+        provider.takes = lambda: 0.02
+        async with SandboxPool(provider) as pool:
+            asking = asyncio.create_task(pool.create(SPECS[0]))
+            for _ in range(3):
+                await asyncio.sleep(0)
+            assert provider.starting == 1
+            asyncio.get_running_loop().call_later(0.02, asking.cancel)
+            await asyncio.wait({asking})
+            await asyncio.sleep(0)
+            assert asking.cancelled()
+            assert (pool.stats().used, pool.stats().idle, pool.stats().starting) == (0, 1, 0)
+            assert (await pool.create(SPECS[0])).hit
+
+    run_virtual(main())
+
+
 @pytest.mark.parametrize(
     ("fault", "error", "creations"),
     [("refused", SandboxCreationError, 3), ("slow", SandboxNotReadyError, 3), ("bug", SandboxCreationError, 1)],

@@ -318,11 +318,11 @@ class SandboxPool(Provider):
         if self._closing is not None:
             return
         self._sweep()
-        for waiter in [waiter for waiter in self._waiters if waiter.kind.idle]:
+        for waiter in self._waiting():
             if waiter.kind.idle:
                 self._give(waiter, *waiter.kind.idle.popleft())
         coming = Counter(self._starting.values())
-        for waiter in self._waiters:  # nobody is overtaken by who came later
+        for waiter in self._waiting():  # nobody is overtaken by who came later
             if coming[waiter.kind] > 0:
                 coming[waiter.kind] -= 1
             elif self._room():
@@ -337,6 +337,10 @@ class SandboxPool(Provider):
                 if not self._room():
                     return
                 self._begin(kind)
+
+    def _waiting(self) -> tuple[_Waiter, ...]:
+        """Who waits, in order. Who was cancelled and has not run since is in the list and waits no more."""
+        return tuple(waiter for waiter in self._waiters if not waiter.given.done())
 
     def _give(self, waiter: _Waiter, sandbox: Sandbox, since: float | None) -> None:
         self._waiters.remove(waiter)
@@ -390,7 +394,7 @@ class SandboxPool(Provider):
             kind.starts.append(_now() - began)
             if self._closing is not None:
                 await outlast(self._end(sandbox))
-            elif waiter := next((waiter for waiter in self._waiters if waiter.kind is kind), None):
+            elif waiter := next((waiter for waiter in self._waiting() if waiter.kind is kind), None):
                 self._give(waiter, sandbox, None)
             else:
                 kind.idle.append((sandbox, _now()))
@@ -428,7 +432,7 @@ class SandboxPool(Provider):
         kind.rests_until = _now() + min(PAUSE_S * 2.0**kind.failures, LONGEST_PAUSE_S)
         if not isinstance(error, SandboxError):
             error = SandboxCreationError(f"making a sandbox raised {type(error).__name__}: {error}", cause=error)
-        waiter = next((waiter for waiter in self._waiters if waiter.kind is kind and waiter.since <= began), None)
+        waiter = next((waiter for waiter in self._waiting() if waiter.kind is kind and waiter.since <= began), None)
         if waiter is None:  # who came later gets a start of its own
             logger.warning("an idle sandbox could not be made: %s", error)
             return
@@ -469,7 +473,7 @@ class SandboxPool(Provider):
     async def _close(self) -> None:
         if self._sweep_timer is not None:
             self._sweep_timer.cancel()
-        for waiter in self._waiters:
+        for waiter in self._waiting():
             waiter.given.set_exception(_closed())
         self._waiters.clear()
         for task in self._starting:
