@@ -48,9 +48,10 @@ class Channel(asyncio.Protocol):
         self._buffer = bytearray()
         self._number = 0
         self._transport: asyncio.Transport | None = None
-        loop = asyncio.get_running_loop()
-        self.started: asyncio.Future[None] = loop.create_future()
-        self.closed: asyncio.Future[None] = loop.create_future()
+        self._loop = asyncio.get_running_loop()
+        self._used = self._loop.time()
+        self.started: asyncio.Future[None] = self._loop.create_future()
+        self.closed: asyncio.Future[None] = self._loop.create_future()
         self._can_write = asyncio.Event()
         self._can_write.set()
 
@@ -108,14 +109,21 @@ class Channel(asyncio.Protocol):
     def open(self, listener: Listener) -> int:
         """An id whose frames `listener` gets. Raises if the connection has ended."""
         if self.error is not None:
-            raise self.error
+            raise self.error.with_traceback(None)
         self._number = self._number % 0xFFFFFFFF + 1
+        self._used = self._loop.time()
         self._listeners[self._number] = listener
         return self._number
 
     def forget(self, number: int) -> None:
         """Nobody waits for this id any more."""
         self._listeners.pop(number, None)
+        self._used = self._loop.time()
+
+    @property
+    def idle_s(self) -> float:
+        """Seconds since somebody last waited for something; 0 while somebody does."""
+        return 0.0 if self._listeners else self._loop.time() - self._used
 
     def send(self, kind: int, number: int, body: bytes = b"") -> None:
         """Send a frame; nothing is sent over a connection that has ended."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 from collections.abc import AsyncIterator, Callable
 from typing import Literal
@@ -129,12 +130,14 @@ class GuestProcess(Process):
         code, _, stage = body.partition(b" ")
         reason = os.strerror(numbers(code, 1)[0])
         if stage == b"cwd":
-            kind = SandboxFileNotFoundError if int(code) == 2 else SandboxPathError
+            kind = SandboxFileNotFoundError if int(code) == errno.ENOENT else SandboxPathError
             self._error = kind(f"cannot enter the directory {self._command.cwd!r}: {reason}")
+        elif isinstance(self._command.command, str) and int(code) != errno.EAGAIN:
+            self._channel.fail(SandboxDiedError(f"the sandbox has lost its shell: {reason}"))
         else:
             text = f"{self._command.argv[0]}: {reason}\n".encode()
-            failed = ExecResult(exit_code=127 if int(code) == 2 else 126, stderr=text, stderr_bytes=len(text))
-            self._result = self._judge(failed)
+            status = 127 if int(code) == errno.ENOENT else 126
+            self._result = self._judge(ExecResult(exit_code=status, stderr=text, stderr_bytes=len(text)))
         self._over()
 
     def _over(self) -> None:

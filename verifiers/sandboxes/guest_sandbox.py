@@ -228,7 +228,7 @@ class GuestSandbox(Sandbox):
         absolute = self._absolute(path)
         if "\0" in absolute:
             raise SandboxPathError(f"{path!r} holds a NUL character")
-        command = Command(command=(operation, absolute), timeout=TREE_S, output_limit=None)
+        command = Command(command=(operation, absolute), timeout=TREE_S, max_output=1 << 60, output_limit=None)
         return GuestProcess(self.channel, command, [b"/"], judge=self.judge, live=live, tree=True, sink=sink)
 
     async def _tree_done(self, path: str, process: GuestProcess) -> None:

@@ -14,87 +14,33 @@ import shutil
 import socket
 import tempfile
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from verifiers.errors import (
     MissingExtraError,
     SandboxBusyError,
     SandboxCreationError,
-    SandboxDiedError,
-    SandboxError,
-    SandboxNotReadyError,
     SandboxUnsupportedError,
 )
 from verifiers.sandboxes.channel import Channel
-from verifiers.sandboxes.guest_sandbox import GuestSandbox
 from verifiers.sandboxes.local import owners, plain, probe
 from verifiers.sandboxes.local.confinement import Confinement, Confiner
-from verifiers.sandboxes.local.launch import Child, Spawner, find_bubblewrap
+from verifiers.sandboxes.local.launch import Spawner, find_bubblewrap
 from verifiers.sandboxes.local.root import AGENT, HOME, Builder, Root
+from verifiers.sandboxes.local.sandbox import Life, LocalSandbox
 from verifiers.sandboxes.local.spawner import STAGE
-from verifiers.sandboxes.results import Capabilities, ExecResult, SandboxInfo, Usage
+from verifiers.sandboxes.pooled import outlast
+from verifiers.sandboxes.results import Capabilities, SandboxInfo
 from verifiers.sandboxes.sandbox import Provider, Sandbox
 from verifiers.sandboxes.spec import ISOLATION_LEVELS, Isolation, SandboxSpec
 
-READY_S = 30.0
-"""How long a sandbox may take from its start to its first answer."""
-END_S = 2.0
-"""How long its end may take before its processes are looked for one by one."""
 IMAGES = {"python:3.11-slim": "host"}
 """Names of images → what stands for them here. This one is v0's default, whose users want a Python and a shell."""
 STARTS = 4 * (os.cpu_count() or 1)
 """So many start at once; more wait their turn, and their time to start has not begun."""
-
-
-class LocalSandbox(GuestSandbox):
-    """One of them. places: where it has no mounts of its own, what stands for a path inside."""
-
-    places: Mapping[str, str] = MappingProxyType({})
-
-    def __init__(
-        self,
-        sandbox_id: str,
-        spec: SandboxSpec,
-        channel: Channel,
-        environment: Mapping[str, str],
-        confinement: Confinement,
-        end: Callable[[], asyncio.Task[None]],
-    ) -> None:
-        super().__init__(sandbox_id, spec, channel, environment)
-        self.born = time.monotonic()
-        self.confinement = confinement
-        self.child: Child | None = None
-        self._end = end
-        self._seen = confinement.evidence()
-
-    def _absolute(self, path: str) -> str:
-        full = super()._absolute(path)
-        for inside, place in self.places.items():
-            if full == inside or full.startswith(f"{inside}/"):
-                return place + full[len(inside) :]
-        return full
-
-    def judge(self, result: ExecResult) -> ExecResult:
-        now = self.confinement.evidence()
-        before, self._seen = self._seen, now
-        if now == before:
-            return result
-        oom, pids = now.oom_kills > before.oom_kills, now.pids_refused > before.pids_refused
-        reason = result.reason
-        if reason in ("exited", "signalled"):
-            reason = "oom" if oom else "pids"
-        return replace(result, oom_killed=oom, pids_limited=pids, reason=reason)
-
-    async def usage(self) -> Usage:
-        return self.confinement.usage()
-
-    async def delete(self) -> None:
-        await asyncio.shield(self._end())
 
 
 class LocalProvider(Provider):
@@ -126,9 +72,9 @@ class LocalProvider(Provider):
         self._builder: Builder | None = None
         self._spawner: Spawner | None = None
         self._starting = asyncio.Semaphore(STARTS)
+        self._lives: dict[str, Life] = {}
         self._sandboxes: dict[str, LocalSandbox] = {}
         self._by_key: dict[str, asyncio.Task[LocalSandbox]] = {}
-        self._ending: dict[str, asyncio.Task[None]] = {}
         self._closed = False
 
     async def capabilities(self) -> Capabilities:
@@ -145,66 +91,68 @@ class LocalProvider(Provider):
         if key is None:
             return await self._create(spec)
         task = self._by_key.get(key)
-        if task is None:
-            task = self._by_key[key] = asyncio.create_task(self._create(spec))
-            task.add_done_callback(lambda done: self._forget_failed(key, done))
+        if task is None or (task.done() and self._is_over(task)):
+            task = self._by_key[key] = asyncio.ensure_future(self._create(spec))
         return await asyncio.shield(task)
 
-    def _forget_failed(self, key: str, task: asyncio.Task[LocalSandbox]) -> None:
-        if task.cancelled() or task.exception() is not None:
-            self._by_key.pop(key, None)
+    def _is_over(self, task: asyncio.Task[LocalSandbox]) -> bool:
+        """Whether what a key once gave is no sandbox any more."""
+        return task.cancelled() or task.exception() is not None or task.result().id not in self._sandboxes
 
     async def _create(self, spec: SandboxSpec) -> LocalSandbox:
         self._check(spec)
         async with self._starting:
+            self._check(spec)  # it may have been closed meanwhile
             spawner, builder, confiner = self._prepared()
             root = builder.build(_within_memory(spec, confiner))
             sandbox_id = f"{os.getpid()}-{secrets.token_hex(6)}"
             confinement = confiner.prepare(sandbox_id, spec)
-            child: Child | None = None
-            channel: Channel | None = None
-            places: dict[str, str] = {}
+            life = self._lives[sandbox_id] = Life(sandbox_id, confinement, spawner, lambda: self._forget(sandbox_id))
             try:
-                ours, theirs = _connection()
-                with theirs:
-                    channel = await _channel(ours)
-                    request: dict[str, Any] = {
-                        "id": sandbox_id,
-                        "program": "",
-                        "arguments": [],
-                        "uid": confinement.uid,
-                        "gid": confinement.uid,
-                        "cgroups": confinement.cgroups,
-                        "rlimits": confinement.rlimits,
-                        "seccomp": confinement.seccomp,
-                    }
-                    if self.level == "namespace":
-                        request |= self._enclosed(spec, builder, root)
-                    else:
-                        places = plain.folders(confinement.directory, spec.workdir, confinement.uid)
-                        request["command"] = self._confined(spec, builder, confinement)
-                    child = await spawner.spawn(request, theirs)
-                await _answered(channel, child)
-                environment = {"PATH": builder.path, "HOME": HOME, "USER": "sandbox", **plain.environment(places)}
-
-                def end() -> asyncio.Task[None]:
-                    return self._end(sandbox)
-
-                sandbox = LocalSandbox(sandbox_id, spec, channel, environment, confinement, end)
-                sandbox.isolation = self.level
-                sandbox.places = places
-                sandbox.child = child
-                self._sandboxes[sandbox_id] = sandbox
-                return sandbox
+                return await self._start(life, spec, root)
             except BaseException:
-                await asyncio.shield(asyncio.ensure_future(self._finish(channel, child, confinement)))
+                await outlast(life.end())
                 raise
 
-    def _enclosed(self, spec: SandboxSpec, builder: Builder, root: Root) -> dict[str, Any]:
+    async def _start(self, life: Life, spec: SandboxSpec, root: Root) -> LocalSandbox:
+        spawner, builder, _ = self._prepared()
+        confinement = life.confinement
+        ours, theirs = _connection()
+        with theirs:
+            life.channel = await _channel(ours)
+            request: dict[str, Any] = {
+                "id": life.id,
+                "program": "",
+                "arguments": [],
+                "uid": confinement.uid,
+                "gid": confinement.uid,
+                "cgroups": confinement.cgroups,
+                "rlimits": confinement.rlimits,
+                "seccomp": confinement.seccomp,
+            }
+            places: dict[str, str] = {}
+            if self.level == "namespace":
+                request |= self._enclosed(builder, root)
+            else:
+                places = plain.folders(confinement.directory, spec.workdir, confinement.uid)
+                request["command"] = self._confined(spec, builder, confinement)
+            life.child = await spawner.spawn(request, theirs)
+        await life.answered()
+        environment = {"PATH": builder.path, "HOME": HOME, "USER": "sandbox", **plain.environment(places)}
+        sandbox = LocalSandbox(life, spec, environment, isolation=self.level, places=places)
+        life.settle(spec)
+        self._sandboxes[life.id] = sandbox
+        return sandbox
+
+    def _forget(self, sandbox_id: str) -> None:
+        self._lives.pop(sandbox_id, None)
+        self._sandboxes.pop(sandbox_id, None)
+
+    def _enclosed(self, builder: Builder, root: Root) -> dict[str, Any]:
         """What the spawner is to mount, and bubblewrap to do."""
         return {
             "program": f"{STAGE}/bubblewrap/{self._bubblewrap[1]}",
-            "arguments": [*_namespaces(spec), *root.arguments],
+            "arguments": root.arguments,
             "command": [builder.python, "-I", "-S", "-B", AGENT, "3"],
             "binds": [*root.binds, (self._bubblewrap[0], "bubblewrap")],
             "folders": root.folders,
@@ -253,27 +201,6 @@ class LocalProvider(Provider):
             self._spawner = Spawner()
         return self._spawner, self._builder, self._confiner
 
-    # --- ending
-
-    def _end(self, sandbox: LocalSandbox) -> asyncio.Task[None]:
-        task = self._ending.get(sandbox.id)
-        if task is None:
-            work = self._finish(sandbox.channel, sandbox.child, sandbox.confinement)
-            task = self._ending[sandbox.id] = asyncio.create_task(work)
-            task.add_done_callback(lambda _: self._sandboxes.pop(sandbox.id, None))
-        return task
-
-    async def _finish(self, channel: Channel | None, child: Child | None, confinement: Confinement) -> None:
-        """End what there is of a sandbox, leaving nothing."""
-        if channel is not None:
-            channel.fail(SandboxDiedError("the sandbox was deleted"))
-        if child is not None and self._spawner is not None:
-            confinement.kill()
-            with suppress(SandboxError):
-                await self._spawner.kill(child)
-            await asyncio.wait({child.ended}, timeout=END_S)
-        confinement.release()
-
     # --- finding
 
     async def get(self, sandbox_id: str) -> Sandbox:
@@ -287,7 +214,7 @@ class LocalProvider(Provider):
                 labels=dict(one.spec.labels),
                 image=one.spec.image,
                 isolation=one.isolation,
-                age=now - one.born,
+                age=now - one.life.born,
             )
             for one in self._sandboxes.values()
             if (labels or {}).items() <= one.spec.labels.items()
@@ -307,13 +234,15 @@ class LocalProvider(Provider):
 
     async def close(self) -> None:
         self._closed = True
-        await asyncio.gather(*(one.delete() for one in list(self._sandboxes.values())))
-        if self._spawner is not None:
-            self._spawner.close()
-        if self._confiner is not None:
-            self._confiner.close()
-        if self._state is not None:
-            shutil.rmtree(self._state, ignore_errors=True)
+        await asyncio.gather(*(outlast(life.end()) for life in list(self._lives.values())))
+        spawner, confiner, state = self._spawner, self._confiner, self._state
+        self._spawner = self._confiner = self._state = None
+        if spawner is not None:
+            spawner.close()
+        if confiner is not None:
+            confiner.close()
+        if state is not None:
+            shutil.rmtree(state, ignore_errors=True)
 
 
 def _within_memory(spec: SandboxSpec, confiner: Confiner) -> SandboxSpec:
@@ -321,12 +250,6 @@ def _within_memory(spec: SandboxSpec, confiner: Confiner) -> SandboxSpec:
     if spec.memory is None or "memory" not in confiner.cgroups.limits:
         return spec
     return replace(spec, disk=min(spec.memory, spec.disk or spec.memory))
-
-
-def _namespaces(spec: SandboxSpec) -> list[str]:
-    shared = ["--share-net"] if spec.network == "open" else []
-    own = ["--unshare-all", "--unshare-user", *shared]  # alone, the first would do without a user namespace
-    return [*own, "--die-with-parent", "--as-pid-1", "--new-session", "--hostname", "sandbox", "--chdir", "/"]
 
 
 def _connection() -> tuple[socket.socket, socket.socket]:
@@ -340,16 +263,3 @@ async def _channel(sock: socket.socket) -> Channel:
     channel = Channel()
     await asyncio.get_running_loop().create_unix_connection(lambda: channel, sock=sock)
     return channel
-
-
-async def _answered(channel: Channel, child: Child) -> None:
-    """Wait for the agent's first word."""
-    first: set[asyncio.Future[Any]] = {channel.started, child.ended}
-    await asyncio.wait(first, timeout=READY_S, return_when=asyncio.FIRST_COMPLETED)
-    if channel.started.done() and channel.started.exception() is None:
-        return
-    if child.ended.done() or channel.started.done():
-        await asyncio.wait({child.ended}, timeout=END_S)
-        status, words = child.ended.result() if child.ended.done() else (-1, "")
-        raise SandboxCreationError(f"the sandbox did not start: {words or f'it ended with status {status}'}")
-    raise SandboxNotReadyError(f"the sandbox did not answer within {READY_S:g} seconds")

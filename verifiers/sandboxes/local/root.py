@@ -69,7 +69,7 @@ class Builder:
                 hint="Use docker_image='host', or say that this machine's system stands for it: "
                 f"LocalProvider(images={{{spec.image!r}: 'host'}}).",
             )
-        root = Root(tmpfs=_caps(spec))
+        root = Root(_namespaces(spec), tmpfs=_caps(spec))
         root.give("/", 0o755)  # folders such as /app can be made there; what is bound over it is read-only
         root.arguments += ["--ro-bind", "/usr", "/usr"]
         for name in SYSTEM:
@@ -96,6 +96,12 @@ class Builder:
             root.show(os.path.realpath(mount.source), mount.target, read_only=mount.read_only)
         root.arguments += ["--remount-ro", "/dev"]
         return root
+
+
+def _namespaces(spec: SandboxSpec) -> list[str]:
+    shared = ["--share-net"] if spec.network == "open" else []
+    own = ["--unshare-all", "--unshare-user", *shared]  # alone, the first would do without a user namespace
+    return [*own, "--die-with-parent", "--as-pid-1", "--new-session", "--hostname", "sandbox", "--chdir", "/"]
 
 
 def _caps(spec: SandboxSpec) -> str:

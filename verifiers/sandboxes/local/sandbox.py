@@ -1,0 +1,150 @@
+"""One sandbox of this machine: `Life`, all that there is of it from before its start until nothing is left, and
+`LocalSandbox`, what its user has."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from types import MappingProxyType
+
+from verifiers.errors import SandboxCreationError, SandboxDiedError, SandboxError, SandboxNotReadyError
+from verifiers.sandboxes.channel import Channel
+from verifiers.sandboxes.guest_sandbox import GuestSandbox
+from verifiers.sandboxes.local.confinement import Confinement
+from verifiers.sandboxes.local.launch import Child, Spawner
+from verifiers.sandboxes.pooled import outlast
+from verifiers.sandboxes.results import ExecResult, Usage
+from verifiers.sandboxes.spec import SandboxSpec
+
+READY_S = 30.0
+"""How long a sandbox may take from its start to its first answer."""
+END_S = 5.0
+"""How long its end is waited for; what is left then is looked for again later."""
+
+
+class Life:
+    """What a sandbox has of the machine. `end` takes it all back, once, however often and by whomever it is asked for.
+
+    forget: called when nothing is left.
+    """
+
+    def __init__(self, sandbox_id: str, confinement: Confinement, spawner: Spawner, forget: Callable[[], None]) -> None:
+        self.id = sandbox_id
+        self.confinement = confinement
+        self.channel: Channel | None = None
+        self.child: Child | None = None
+        self.born = time.monotonic()
+        self._spawner = spawner
+        self._forget = forget
+        self._ending: asyncio.Task[None] | None = None
+        self._timers: list[asyncio.TimerHandle] = []
+
+    @property
+    def ending(self) -> bool:
+        """Whether its end has begun."""
+        return self._ending is not None
+
+    async def answered(self) -> None:
+        """Wait for the agent's first word."""
+        channel, child = self.channel, self.child
+        assert channel is not None
+        assert child is not None
+        first: set[asyncio.Future[None] | asyncio.Future[tuple[int, str]]] = {channel.started, child.ended}
+        await asyncio.wait(first, timeout=READY_S, return_when=asyncio.FIRST_COMPLETED)
+        if channel.started.done() and channel.started.exception() is None:
+            return
+        if self.ending:
+            raise SandboxCreationError("the provider was closed while the sandbox started")
+        if not channel.started.done() and not child.ended.done():
+            raise SandboxNotReadyError(f"the sandbox did not answer within {READY_S:g} seconds")
+        await asyncio.wait({child.ended}, timeout=END_S)
+        status, words = child.ended.result() if child.ended.done() else (-1, "")
+        raise SandboxCreationError(f"the sandbox did not start: {words or f'it ended with status {status}'}")
+
+    def settle(self, spec: SandboxSpec) -> None:
+        """From now on it ends when its first process does, and when its time is over."""
+        loop, channel = asyncio.get_running_loop(), self.channel
+        assert channel is not None
+        channel.closed.add_done_callback(lambda _: self.end(SandboxDiedError("the sandbox's first process has ended")))
+        if spec.lifetime is not None:
+            over = SandboxDiedError(f"the sandbox's lifetime of {spec.lifetime:g} seconds was over")
+            self._timers.append(loop.call_later(spec.lifetime, self.end, over))
+        if spec.idle_lifetime is not None:
+            self._watch_idle(loop, channel, spec.idle_lifetime)
+
+    def _watch_idle(self, loop: asyncio.AbstractEventLoop, channel: Channel, seconds: float) -> None:
+        left = seconds - channel.idle_s
+        if left <= 0:
+            self.end(SandboxDiedError(f"nobody has used the sandbox for {seconds:g} seconds"))
+        elif not self.ending:
+            self._timers[1:] = [loop.call_later(max(left, 0.01), self._watch_idle, loop, channel, seconds)]
+
+    def end(self, error: SandboxError | None = None) -> asyncio.Task[None]:
+        """Begin to end it; done when nothing is left. `error` is what its users get from now on."""
+        if self._ending is None:
+            self._ending = asyncio.ensure_future(self._end(error or SandboxDiedError("the sandbox was deleted")))
+        return self._ending
+
+    async def _end(self, error: SandboxError) -> None:
+        for timer in self._timers:
+            timer.cancel()
+        if self.channel is not None:
+            self.channel.fail(error)
+        try:
+            if self.child is not None:
+                self.confinement.kill()
+                with suppress(SandboxError):
+                    await self._spawner.kill(self.child)
+                await asyncio.wait({self.child.ended}, timeout=END_S)
+        finally:
+            self.confinement.release()
+            self._forget()
+
+
+class LocalSandbox(GuestSandbox):
+    """What its user has. places: where it has no mounts of its own, what stands for a path inside."""
+
+    def __init__(
+        self,
+        life: Life,
+        spec: SandboxSpec,
+        environment: Mapping[str, str],
+        *,
+        isolation: str,
+        places: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        assert life.channel is not None
+        super().__init__(life.id, spec, life.channel, environment)
+        self.isolation = isolation
+        self.life = life
+        self._places = places
+        self._seen = life.confinement.evidence()
+
+    def _absolute(self, path: str) -> str:
+        full = super()._absolute(path)
+        for inside, place in self._places.items():
+            if full == inside or full.startswith(f"{inside}/"):
+                return place + full[len(inside) :]
+        return full
+
+    def judge(self, result: ExecResult) -> ExecResult:
+        now = self.life.confinement.evidence()
+        before, self._seen = self._seen, now
+        if now == before:
+            return result
+        oom, pids = now.oom_kills > before.oom_kills, now.pids_refused > before.pids_refused
+        reason = result.reason
+        if reason in ("exited", "signalled"):
+            reason = "oom" if oom else "pids"
+        return replace(result, oom_killed=oom, pids_limited=pids, reason=reason)
+
+    async def usage(self) -> Usage:
+        if self.channel.error is not None:
+            raise self.channel.error
+        return self.life.confinement.usage()
+
+    async def delete(self) -> None:
+        await outlast(self.life.end())
