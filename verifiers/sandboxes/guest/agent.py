@@ -47,7 +47,7 @@ KILL_SECONDS = 0.3
 """Afterwards the supervisor itself is killed, and what it had adopted with it; after three times as long, all is."""
 ENTRIES = 2000
 """Of a directory, in one answer."""
-ROOM_SECONDS = 0.5
+ROOM_SECONDS = 2.0
 """How long a command waits for its first process where the last ones, of a fork bomb say, are only just ending."""
 
 SIGNALS = [number for number in range(1, 32) if number not in (9, 19)]
@@ -580,6 +580,7 @@ class Job:
         self.silence = silence / 1e6 if silence else None
         self.keep = keep
         self.limit = limit
+        self.waiting: tuple[list[bytes], int, list[int]] | None = None
         self.supervisor: Supervisor | None = None
         self.pid = 0
         self.signals: list[int] = []
@@ -598,7 +599,7 @@ class Job:
 
     def wakes(self) -> "float | None":
         """When something is to be done for it next, None for never."""
-        if self.killing:
+        if self.killing or self.waiting:
             return self.next_round
         if self.ended is not None:
             return None
@@ -767,13 +768,10 @@ class Agent:
                     mine.append(ends[write])
                     theirs.append(ends[not write])
                     posix.set_blocking(ends[write], False)
-            self.hand_over(job, parts, len(body), theirs)
         except OSError as error:
-            close_all(mine)
+            close_all(mine + theirs)
             self.fail(job, error.errno or errno.EIO, b"start")
             return
-        finally:
-            close_all(theirs)
         if job.flags & PIPED:
             job.stdin = mine.pop(0)
         for index, fd in enumerate(mine):
@@ -781,6 +779,29 @@ class Agent:
             self.handlers[fd] = self.reader(job, fd)
             if not self.paused:
                 self.poll.register(fd, READ_EVENTS)
+        job.waiting = (parts, len(body), theirs)
+        self.begin(job)
+
+    def begin(self, job: Job) -> None:
+        """Find a supervisor for it; where there is no room for one more process, try again a little later."""
+        assert job.waiting is not None
+        parts, size, fds = job.waiting
+        now = time.monotonic()
+        try:
+            self.hand_over(job, parts, size, fds)
+        except BlockingIOError as error:
+            job.next_round = now + 0.005
+            if now - job.began < ROOM_SECONDS:
+                return
+            self.fail(job, error.errno or errno.EAGAIN, b"start")
+        except OSError as error:
+            self.fail(job, error.errno or errno.EIO, b"start")
+        if job.waiting:  # else it was dropped
+            job.waiting = None
+            close_all(fds)
+            if job.deadline is not None:
+                job.deadline += now - job.began
+            job.began = job.heard = now
 
     def hand_over(self, job: Job, parts: "list[bytes]", size: int, fds: "list[int]") -> None:
         """Give it to an idle supervisor, or to a new one."""
@@ -905,6 +926,9 @@ class Agent:
 
     def drop(self, job: Job) -> None:
         """Forget it."""
+        if job.waiting:
+            close_all(job.waiting[2])
+            job.waiting = None
         self.close_input(job)
         for fd in list(job.streams):
             self.close_stream(job, fd)
@@ -995,6 +1019,9 @@ class Agent:
 
     def kill(self, job: Job, reason: int) -> None:
         """Kill a command with all that descends from it; `finish` follows when nothing is left."""
+        if job.waiting:  # it never begins
+            close_all(job.waiting[2])
+            job.waiting = None
         if not job.killing:
             job.reason = job.reason if job.told else job.reason or reason
             job.killing = time.monotonic()
@@ -1006,7 +1033,7 @@ class Agent:
         spent = now - job.killing
         job.next_round = now + min(0.05, max(0.002, spent))
         supervisor = job.supervisor
-        if supervisor is None:  # lost: see `sweep`
+        if supervisor is None:  # it has not begun, or is lost: see `sweep`
             if not self.orphans:
                 job.seconds = job.seconds or now - job.began
                 self.finish(job, 0)
@@ -1061,7 +1088,9 @@ class Agent:
         for job in list(self.jobs.values()):
             when = job.wakes()
             if when is not None and when <= now:
-                if job.killing:
+                if job.waiting:
+                    self.begin(job)
+                elif job.killing:
                     self.round(job)
                 else:
                     self.kill(job, TIMEOUT if job.deadline is not None and job.deadline <= now else SILENCE)
