@@ -155,7 +155,7 @@ class GroupBaseline:
     def _rows(self, members: Sequence[GroupMember], values: Sequence[float]) -> list[Row]:
         pairs = zip(members, values, strict=True)
         return [
-            replace(row, advantages=[value if sampled else 0.0 for sampled in row.mask])
+            replace(row, advantages=list(map((0.0, value).__getitem__, row.mask)))
             for member, value in pairs
             if self.trained(member)
             for row in member.rows

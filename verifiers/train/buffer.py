@@ -16,6 +16,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cached_property
+from itertools import compress
 
 from verifiers.errors import InexactEvidenceError, TrainingError
 from verifiers.train.advantages import has_signal
@@ -69,12 +71,17 @@ class Fate(StrEnum):
     """Rollouts were scored, and fewer than two had token evidence that can be trained on."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Ready:
     """A group that waits for its batch."""
 
     ask: Ask
     rows: list[Row]
+
+    @cached_property
+    def oldest(self) -> list[int]:
+        """Of each row, the oldest version that sampled a trainable token; asked for at every cut."""
+        return [min(compress(row.versions, row.mask)) for row in self.rows]
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,21 +243,22 @@ class Buffer:
         self.fates[Fate.TRAINED] += len(taken)
         self._stale = 0
         rows = [row for one in taken for row in one.rows]
-        return Batch([one.ask for one in taken], rows, [version - oldest_version(row) for row in rows])
+        return Batch([one.ask for one in taken], rows, [version - oldest for one in taken for oldest in one.oldest])
 
     def _drop_stale(self, version: int) -> None:
         kept: list[Ready] = []
         for one in self.ready:
-            rows = [row for row in one.rows if version - oldest_version(row) <= self._max_lag]
+            young = [version - oldest <= self._max_lag for oldest in one.oldest]
+            rows = list(compress(one.rows, young))
             self.stale_rows += len(one.rows) - len(rows)
             if rows:
-                kept.append(one if len(rows) == len(one.rows) else Ready(one.ask, rows))
+                kept.append(one if all(young) else Ready(one.ask, rows))
             else:
                 self.fates[Fate.STALE] += 1
                 self._stale += 1
         before, self.ready = self.ready, kept
         if self._stale >= self._max_empty:
-            oldest = oldest_version(before[-1].rows[0])
+            oldest = before[-1].oldest[0]
             raise TrainingError(
                 f"{self._stale} groups in a row were more than {self._max_lag} versions old when a batch was cut: the "
                 f"trainer is at version {version}, and their tokens are of version {oldest}",
@@ -277,11 +285,6 @@ class Buffer:
         again = sorted(saved.in_flight, key=lambda ask: ask.number)
         self.in_flight = {ask.group_id: ask for ask in again}
         return again
-
-
-def oldest_version(row: Row) -> int:
-    """The oldest version that sampled a trainable token of the row."""
-    return min(version for version, sampled in zip(row.versions, row.mask, strict=True) if sampled)
 
 
 def _fate_without_rows(group: Group) -> Fate | None:

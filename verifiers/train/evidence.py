@@ -112,8 +112,11 @@ def require(turn: Turn, accept: Exactness) -> None:
         )
 
 
-def check_turn(turn: Turn, checks: Checks) -> None:
-    """Raise EvidenceError if what the engine reported for a turn contradicts itself."""
+def check_turn(turn: Turn, checks: Checks, seen: int = 0) -> None:
+    """Raise EvidenceError if what the engine reported for a turn contradicts itself.
+
+    seen: how many ids its prompt begins with that have been looked at, as those of an earlier turn.
+    """
     sampled = len(turn.completion_ids)
     for name, values in (("logprobs", turn.logprobs), ("versions", turn.versions)):
         if values and len(values) != sampled:
@@ -122,7 +125,7 @@ def check_turn(turn: Turn, checks: Checks) -> None:
         for value in turn.logprobs:
             if not is_logprob(value):
                 raise _contradiction(turn, f"{value} is no logprob")
-    for ids in (turn.prompt_ids, turn.completion_ids):
+    for ids in (turn.prompt_ids[seen:], turn.completion_ids):
         if not are_ids(ids, checks.vocabulary):
             raise _contradiction(turn, "a token is no id of the vocabulary")
     if turn.routed_experts is not None:

@@ -143,12 +143,14 @@ def rows_of(
     rollout_id = str(rollout.get("rollout_id") or rollout.get("trajectory_id") or "")
     for turn in kept:
         require(turn, options.accept)
-        check_turn(turn, options.checks)
-        check_text(turn, options.checks, rollout_id)
     drafts, breaks = merge(kept)
+    for draft in drafts:
+        for turn, seen in zip(draft.turns, [0, *draft.ends], strict=False):
+            check_turn(turn, options.checks, seen)
+            check_text(turn, options.checks, rollout_id)
     rows = _rows(drafts, rollout, rollout_id, options)
     for row in rows:
-        check_row(row)
+        check_row(row, tokens=False)
     _count(report, turns, drafts, breaks)
     return rows
 

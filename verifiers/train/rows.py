@@ -15,6 +15,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from itertools import compress
+from operator import itemgetter
 from typing import Any
 
 from verifiers.errors import EvidenceError
@@ -86,27 +87,35 @@ class Row:
         return 1.0 if found is None else float(found)
 
 
-def check_row(row: Row) -> None:
-    """Raise EvidenceError unless the row keeps its guarantees."""
+def check_row(row: Row, *, tokens: bool = True) -> None:
+    """Raise EvidenceError unless the row keeps its guarantees.
+
+    tokens: look at every id and logprob, too, which whoever made the row of checked turns has done.
+    """
     length = len(row.tokens)
     for name in ("mask", "logprobs", "versions", "advantages"):
         array = getattr(row, name)
         if array is not None and len(array) != length:
             raise _broken(row, f"{name} has {len(array)} entries for {length} tokens")
-    if not are_ids(row.tokens):
-        raise _broken(row, "a token is no id")
+    if tokens:
+        _check_tokens(row)
     if row.replies and not _cover(row.replies, row.mask):
         raise _broken(row, "its replies are not where its trainable tokens are")
     if not row.trainable:
         raise _broken(row, "no token is trainable")
-    if row.exactness == "exact" and not are_logprobs(list(compress(row.logprobs, row.mask))):
-        for token, trained, logprob in zip(row.tokens, row.mask, row.logprobs, strict=True):
-            if trained and not is_logprob(logprob):
-                raise _broken(row, f"the logprob of token {token} is {logprob}")
     if row.reward is not None and not math.isfinite(row.reward):
         raise _broken(row, f"its reward is {row.reward}")
     if not 0.0 < row.weight <= 1.0:
         raise _broken(row, f"its weight is {row.weight}")
+
+
+def _check_tokens(row: Row) -> None:
+    if not are_ids(row.tokens):
+        raise _broken(row, "a token is no id")
+    if row.exactness == "exact" and not are_logprobs(list(compress(row.logprobs, row.mask))):
+        for token, trained, logprob in zip(row.tokens, row.mask, row.logprobs, strict=True):
+            if trained and not is_logprob(logprob):
+                raise _broken(row, f"the logprob of token {token} is {logprob}")
 
 
 def is_logprob(value: Any) -> bool:
@@ -155,13 +164,13 @@ def row_from_dict(data: Mapping[str, Any]) -> Row:
 
 
 def _cover(replies: list[list[int]], mask: list[bool]) -> bool:
-    """Whether the replies, one after the other, hold exactly the trainable tokens."""
-    covered = [False] * len(mask)
-    for _, begin, end in replies:
-        if not 0 <= begin < end <= len(mask) or any(covered[begin:end]):
+    """Whether the replies hold exactly the trainable tokens, none of them twice."""
+    end, total = 0, 0
+    for _, begin, stop in sorted(replies, key=itemgetter(1)):
+        if not end <= begin < stop <= len(mask) or not all(mask[begin:stop]):
             return False
-        covered[begin:end] = [True] * (end - begin)
-    return covered == [bool(flag) for flag in mask]
+        end, total = stop, total + stop - begin
+    return total == len(mask) - mask.count(False)
 
 
 def _plain(value: Any) -> Any:
