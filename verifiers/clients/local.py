@@ -18,7 +18,7 @@ import os
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from verifiers.clients import sdk, wire
 from verifiers.clients.base import Client
@@ -42,6 +42,9 @@ from verifiers.types import (
     exactness_of,
 )
 
+K = TypeVar("K")
+V = TypeVar("V")
+
 
 class TokenizerRenderer:
     """A `Renderer` over a tokenizer of Hugging Face's. `context`: the model's, in tokens."""
@@ -50,15 +53,31 @@ class TokenizerRenderer:
         self.tokenizer = tokenizer
         self._context = context
         self._remembered: OrderedDict[str, list[int]] = OrderedDict()
+        self._rendered: OrderedDict[bytes, Rendered] = OrderedDict()
 
     async def render(
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any] | None, arguments: Mapping[str, Any]
     ) -> Rendered:
-        """The conversation up to the prompt of the next reply. ModelError if the template refuses it."""
+        """The conversation up to the prompt of the next reply. ModelError if the template refuses it.
+
+        What was rendered lately is remembered: the rollouts of a group begin with one prompt.
+        """
+        key = _json_of((messages, tools, arguments))
+        rendered = None if key is None else self._rendered.get(key)
+        if rendered is None:
+            text = self._text(messages, tools, arguments)
+            rendered = Rendered(text, await self.ids(text), self._context)
+            if key is not None:
+                _remember(self._rendered, key, rendered)
+        return rendered
+
+    def _text(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any] | None, arguments: Mapping[str, Any]
+    ) -> str:
         options = {**arguments, **(arguments.get("chat_template_kwargs") or {})}
         options.pop("chat_template_kwargs", None)
         try:
-            text = self.tokenizer.apply_chat_template(
+            text: str = self.tokenizer.apply_chat_template(
                 [_parsed(wire.with_plain_text(message)) for message in messages],
                 tools=list(tools) if tools else None,
                 tokenize=False,
@@ -69,14 +88,12 @@ class TokenizerRenderer:
                 f"the chat template refuses the messages: {type(error).__name__}: {error}",
                 hint="Look at the tokenizer's chat_template; base models have none: use completion mode.",
             ) from error
-        return Rendered(text, await self.ids(text), self._context)
+        return text
 
     async def ids(self, text: str) -> list[int]:
         """The ids of a text that `render` gave, or of a beginning of it."""
         if text not in self._remembered:
-            while len(self._remembered) >= REMEMBERED_TEXTS:
-                self._remembered.popitem(last=False)
-            self._remembered[text] = self.encode(text)
+            _remember(self._remembered, text, self.encode(text))
         return self._remembered[text]
 
     def encode(self, text: str, *, special: bool = False) -> list[int]:
@@ -214,6 +231,22 @@ class SamplerClient(Client):
             message=ResponseMessage(**fields, finish_reason=reason, tokens=tokens),
             usage=Usage(len(ids), len(completion.tokens)),
         )
+
+
+def _remember(memory: OrderedDict[K, V], key: K, value: V) -> None:
+    while len(memory) >= REMEMBERED_TEXTS:
+        memory.popitem(last=False)
+    memory[key] = value
+
+
+def _json_of(value: Any) -> bytes | None:
+    """The value as JSON, None for what can not be written so."""
+    import orjson
+
+    try:
+        return orjson.dumps(value)
+    except TypeError:
+        return None
 
 
 def cut_at(text: str, stop: str | Sequence[str] | None) -> str:

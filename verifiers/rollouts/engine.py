@@ -117,7 +117,8 @@ class Engine:
         """
         if not plan:
             return None
-        play = _Play(self, RowReader(rows), plan, on_sealed)
+        reader = rows if isinstance(rows, RowReader) else RowReader(rows)
+        play = _Play(self, reader, plan, on_sealed)
         try:
             with tuned_interpreter():
                 async with asyncio.TaskGroup() as tasks:

@@ -147,6 +147,9 @@ class RowReader:
         self._start = -self.BLOCK
         self._block: list[dict[str, Any]] = []
 
+    def __len__(self) -> int:
+        return len(self._rows)
+
     def __getitem__(self, position: int) -> dict[str, Any]:
         """A copy of the row, which may be changed."""
         if not self._in_blocks:

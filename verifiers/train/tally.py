@@ -43,7 +43,8 @@ class Tally:
 
     def mean(self, name: str, values: list[float]) -> None:
         """Count values, floats, of a mean."""
-        self.add(Tally({name: sum(values)}, {name: float(len(values))}))
+        self.sums[name] = self.sums.get(name, 0) + sum(values)
+        self.counts[name] = self.counts.get(name, 0) + float(len(values))
 
     def on_host(self) -> Tally:
         """The same with floats."""

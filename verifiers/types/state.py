@@ -120,7 +120,10 @@ class State(dict[str, Any]):
         """The value of `key`, forwarded like `state[key]`, or `default`."""
         if key not in _FORWARDED:
             return dict.get(self, key, default)
-        return self[key] if key in self else default
+        try:  # most often it is there
+            return self[key]
+        except KeyError:
+            return default
 
     def pop(self, key: str, *default: Any) -> Any:
         """Remove `key` where it is held and return its value; KeyError without a default."""
