@@ -184,11 +184,13 @@ class NodeProvider(Provider):
         self._closed = False
 
     async def health(self) -> dict[str, Any]:
-        """What the node tells of itself: status, alive, starting, capacity."""
+        """What the node tells of itself: status, alive, starting, capacity. SandboxUnreachableError if nothing."""
         try:
-            return await self.link.health()
+            found = await self.link.health()
         except FAILURES as error:
-            raise await self.link.named(error) from error
+            raise self.link.silent(error) from error
+        self.link.instance = found["instance"]
+        return found
 
     async def capabilities(self) -> Capabilities:
         return capabilities_of((await self.link.ask("/capabilities", method="GET")).header)
@@ -242,7 +244,6 @@ class NodeProvider(Provider):
         if self._beating is None:
             found = await self.health()
             if self._beating is None:
-                self.link.instance = found["instance"]
                 self._beating = asyncio.create_task(self._beat(float(found["lease"]) / 4))
 
     async def _beat(self, pause: float) -> None:

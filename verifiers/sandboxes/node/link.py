@@ -267,14 +267,17 @@ class Link:
 
     async def named(self, failure: BaseException) -> SandboxError:
         """What a broken connection means, found out by asking the node."""
-        why = f"{type(failure).__name__}: {failure}" if str(failure) else type(failure).__name__
         try:
             found = await self.health()
         except FAILURES:
-            return SandboxUnreachableError(f"node {self.node} does not answer ({why})")
+            return self.silent(failure)
         if self.instance not in (None, found["instance"]):
             return SandboxDiedError(f"node {self.node} was started anew: its sandboxes are gone")
-        return SandboxUnreachableError(f"node {self.node} answers, but requests to it break ({why})")
+        return SandboxUnreachableError(f"node {self.node} answers, but requests to it break ({_text(failure)})")
+
+    def silent(self, failure: BaseException) -> SandboxUnreachableError:
+        """Nobody answers there."""
+        return SandboxUnreachableError(f"node {self.node} does not answer ({_text(failure)})")
 
     async def beat(self) -> None:
         """Tell the node that its client lives, and end there what failed here while the node could not be reached."""
@@ -302,6 +305,10 @@ class Link:
         self._cancelling.add(task)
         task.add_done_callback(self._cancelling.discard)
         await asyncio.shield(task)
+
+
+def _text(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
 async def _pieces(data: bytes) -> AsyncIterator[bytes]:

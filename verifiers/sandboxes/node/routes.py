@@ -249,14 +249,15 @@ class Routes:
         if spec.mounts and not self._mounts:
             hint = "Upload them, or start sandboxd --allow-mounts."
             raise SandboxUnsupportedError("this node mounts no folders", hint=hint)
-        if spec.image == "host":
-            return spec
         name = spec.image
-        folder = None if self._images is None or "/" in name or name.startswith(".") else self._images / name
-        if folder is None or not folder.is_dir():
-            hint = "Images are the sub-folders of the folder that sandboxd --images names."
+        if name == "host":
+            return spec
+        if self._images is not None and name == Path(name).name and (self._images / name).is_dir():
+            return replace(spec, image=str(self._images / name))
+        if name.startswith((".", "/")) or Path(name).exists():
+            hint = "Images are the sub-folders of the folder that sandboxd --images names, and known names."
             raise SandboxUnsupportedError(f"this node has no image {name!r}", hint=hint)
-        return replace(spec, image=str(folder))
+        return spec
 
     def _took(self, what: str, began: float) -> None:
         self.counts[what] += 1
