@@ -106,7 +106,7 @@ def test_defining_an_environment_class_is_light() -> None:
     assert not modules_after(code) & {"datasets", "mcp", "openai", "torch", "scipy", "sympy"}
 
 
-@pytest.mark.parametrize("command", ["eval", "init", "install", "sft", "train"])
+@pytest.mark.parametrize("command", ["eval", "init", "install", "sandboxd", "sft", "train"])
 def test_asking_for_the_version_is_light(command: str) -> None:
     """`vf-* --version` answers without loading an SDK, data library or torch."""
     code = (
@@ -114,6 +114,13 @@ def test_asking_for_the_version_is_light(command: str) -> None:
         "try:\n    main()\nexcept SystemExit:\n    pass"
     )
     assert not modules_after(code) & {"datasets", "openai", "torch", "scipy", "sympy", "textual", "altair"}
+
+
+def test_sandboxes_of_this_machine_need_no_http() -> None:
+    """The interface of sandboxes and the local provider load no HTTP library: only what reaches other machines does."""
+    names = "local.provider pool results sandbox spec"
+    code = "\n".join(f"import verifiers.sandboxes.{name}" for name in names.split())
+    assert not modules_after(code) & HEAVY
 
 
 def test_every_public_name_resolves() -> None:
