@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from verifiers.envs.load import load_environment as load_environment
     from verifiers.envs.mcp_env import MCPEnv as MCPEnv
     from verifiers.envs.multiturn_env import MultiTurnEnv as MultiTurnEnv
+    from verifiers.envs.python_env import PythonEnv as PythonEnv
+    from verifiers.envs.sandbox_env import SandboxEnv as SandboxEnv
     from verifiers.envs.singleturn_env import SingleTurnEnv as SingleTurnEnv
     from verifiers.envs.stateful_tool_env import StatefulToolEnv as StatefulToolEnv
     from verifiers.envs.tool_env import ToolEnv as ToolEnv
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
     from verifiers.errors import (
         AuthenticationError as AuthenticationError,
         BrowserSandboxError as BrowserSandboxError,
+        CommandTimeoutError as CommandTimeoutError,
         ConfigError as ConfigError,
         DatasetError as DatasetError,
         DataUnavailableError as DataUnavailableError,
@@ -70,12 +73,21 @@ if TYPE_CHECKING:
         ModelNotFoundError as ModelNotFoundError,
         ModelTimeoutError as ModelTimeoutError,
         OverlongPromptError as OverlongPromptError,
+        PythonWorkerDeadError as PythonWorkerDeadError,
+        PythonWorkerNotReadyError as PythonWorkerNotReadyError,
+        PythonWorkerRequestError as PythonWorkerRequestError,
         RateLimitError as RateLimitError,
         ResumeError as ResumeError,
         RewardError as RewardError,
+        SandboxBusyError as SandboxBusyError,
         SandboxCreationError as SandboxCreationError,
+        SandboxDiedError as SandboxDiedError,
         SandboxError as SandboxError,
+        SandboxFileNotFoundError as SandboxFileNotFoundError,
         SandboxNotReadyError as SandboxNotReadyError,
+        SandboxPathError as SandboxPathError,
+        SandboxUnreachableError as SandboxUnreachableError,
+        SandboxUnsupportedError as SandboxUnsupportedError,
         StoreError as StoreError,
         ToolCallError as ToolCallError,
         ToolError as ToolError,
@@ -103,6 +115,12 @@ if TYPE_CHECKING:
     from verifiers.rubrics.rubric import Rubric as Rubric
     from verifiers.rubrics.rubric_group import RubricGroup as RubricGroup
     from verifiers.rubrics.tool_rubric import ToolRubric as ToolRubric
+    from verifiers.sandboxes.default import default_provider as default_provider
+    from verifiers.sandboxes.local.provider import LocalProvider as LocalProvider
+    from verifiers.sandboxes.pool import SandboxPool as SandboxPool
+    from verifiers.sandboxes.results import ExecResult as ExecResult
+    from verifiers.sandboxes.sandbox import Sandbox as Sandbox
+    from verifiers.sandboxes.spec import Mount as Mount, SandboxSpec as SandboxSpec, Secret as Secret
     from verifiers.scopes import Limit as Limit
     from verifiers.settings import (
         ensure_keys as ensure_keys,
@@ -182,17 +200,21 @@ _MODULES = {
     "verifiers.envs.load": "load_environment",
     "verifiers.envs.mcp_env": "MCPEnv",
     "verifiers.envs.multiturn_env": "MultiTurnEnv",
+    "verifiers.envs.python_env": "PythonEnv",
+    "verifiers.envs.sandbox_env": "SandboxEnv",
     "verifiers.envs.singleturn_env": "SingleTurnEnv",
     "verifiers.envs.stateful_tool_env": "StatefulToolEnv",
     "verifiers.envs.tool_env": "ToolEnv",
     "verifiers.error_text": "ErrorChain",
     "verifiers.errors": (
-        "AuthenticationError BrowserSandboxError ConfigError DataUnavailableError DatasetError "
+        "AuthenticationError BrowserSandboxError CommandTimeoutError ConfigError DataUnavailableError DatasetError "
         "EmptyModelResponseError EndpointUnavailableError EnvironmentArgumentError EnvironmentCodeError "
         "EnvironmentLoadError EnvironmentNotFoundError Error ExitCode GraderError InfraError "
         "InvalidModelResponseError JudgeError LimitError MissingExtraError MissingKeyError ModelError "
-        "ModelNotFoundError ModelTimeoutError OverlongPromptError RateLimitError ResumeError RewardError "
-        "SandboxCreationError SandboxError SandboxNotReadyError StoreError ToolCallError ToolError "
+        "ModelNotFoundError ModelTimeoutError OverlongPromptError PythonWorkerDeadError PythonWorkerNotReadyError "
+        "PythonWorkerRequestError RateLimitError ResumeError RewardError SandboxBusyError SandboxCreationError "
+        "SandboxDiedError SandboxError SandboxFileNotFoundError SandboxNotReadyError SandboxPathError "
+        "SandboxUnreachableError SandboxUnsupportedError StoreError ToolCallError ToolError "
         "ToolParseError ToolServerError ToolServerStartError TunnelError UpstreamApiError UserError"
     ),
     "verifiers.evals.printing": "print_prompt_completions_sample",
@@ -209,6 +231,12 @@ _MODULES = {
     "verifiers.rubrics.rubric": "Rubric",
     "verifiers.rubrics.rubric_group": "RubricGroup",
     "verifiers.rubrics.tool_rubric": "ToolRubric",
+    "verifiers.sandboxes.default": "default_provider",
+    "verifiers.sandboxes.local.provider": "LocalProvider",
+    "verifiers.sandboxes.pool": "SandboxPool",
+    "verifiers.sandboxes.results": "ExecResult",
+    "verifiers.sandboxes.sandbox": "Sandbox",
+    "verifiers.sandboxes.spec": "Mount SandboxSpec Secret",
     "verifiers.settings": "ensure_keys log_level quiet_verifiers setup_logging",
     "verifiers.scopes": "Limit",
     "verifiers.train.advantages": "make_algorithm",
@@ -234,8 +262,6 @@ _MOVED = dict.fromkeys(
     + ("get_model", "get_model_and_tokenizer", "get_tokenizer"),
     "belongs to the trainer that left this package in 0.1.10; write a training script on generate(), "
     "whose results carry token ids and logprobs",
-) | dict.fromkeys(
-    ("SandboxEnv", "PythonEnv"), "needs the sandboxes, which this version does not have yet"
 ) | {
     "OpenAIResponsesClient": "is not offered; use OpenAIChatCompletionsClient",
     "RendererClient": "is not offered; token ids and logprobs are kept by every client whose endpoint has them",

@@ -7,6 +7,7 @@ A test names the rules it proves, `@pytest.mark.rule("T-001")`; `rules.toml` say
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -136,3 +137,27 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     yield install
     for module in modules:
         sys.modules.pop(module, None)
+
+
+@pytest.fixture
+async def provider() -> AsyncIterator[Any]:
+    """Sandboxes of this machine, without a pool. In CI a machine that can make none is a failure."""
+    from verifiers.errors import SandboxUnsupportedError
+    from verifiers.sandboxes.local.provider import LocalProvider
+
+    async with LocalProvider() as provider:
+        try:
+            await provider.capabilities()
+        except SandboxUnsupportedError as error:
+            if os.environ.get("CI"):
+                raise
+            pytest.skip(f"no namespaces here: {error}")
+        yield provider
+
+
+@pytest.fixture
+def watched(provider: Any) -> Any:
+    """The same, watched."""
+    from sandbox_harness import Watched
+
+    return Watched(provider)
