@@ -6,6 +6,7 @@ from verifiers.parsers.extract import (
     THINK_BOXED_SYSTEM_PROMPT,
     extract_boxed_answer,
     extract_choice,
+    extract_code,
     extract_final_answer,
     extract_hash_answer,
     strip_non_numeric,
@@ -153,6 +154,39 @@ def test_every_letter_in_every_frame(letter: str, frame: str) -> None:
     assert extract_choice(frame.format(letter)) == letter
 
 
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("```python\nx = 1\n```", "x = 1\n"),
+        ("```py\nx = 1\n```\nand\n```python3\ny = 2\n```", "y = 2\n"),
+        ("```python\nx = 1\n```\nRun it:\n```bash\npython x.py\n```\n```text\n1\n```", "x = 1\n"),
+        ("```\nx = 1\n```", "x = 1\n"),
+        ("```Python title=a.py\nx = 1\n```", "x = 1\n"),
+        ("```{.python .numberLines}\nx = 1\n```", "x = 1\n"),
+        ("~~~python\nx = '```'\n~~~", "x = '```'\n"),
+        ("````python\n```\nx\n```\n````", "```\nx\n```\n"),
+        ("1. So:\n   ```python\n   if x:\n       y\n   ```", "if x:\n    y\n"),
+        ("```python\n    return 1\n```", "    return 1\n"),
+        ("```python\nx = 1", "x = 1"),
+        ("<think>```python\nx = 1\n```</think>```python\ny = 2\n```", "y = 2\n"),
+        ("<think>```python\nx = 1\n```", None),
+        ("```python\n\n```", None),
+        ("```cpp\nint x;\n```", None),
+        ("x = 1", None),
+        ("`x = 1`", None),
+        ("", None),
+    ],
+)
+def test_code(text: str, code: str | None) -> None:
+    """The last fenced block in the language, or in none that is named."""
+    assert extract_code(text) == code
+
+
+def test_code_in_another_language() -> None:
+    """Aliases of a language are the language."""
+    assert extract_code("```sh\nls\n```\n```python\nx\n```", "bash") == "ls\n"
+
+
 PIECES = [*"ABcd 1{}()<>/*:$.,", "\n", "\\", "\\boxed{", "Answer", "is", "or", "</think>"]
 
 
@@ -173,3 +207,4 @@ def test_hostile_repetition_stays_quick(piece: str) -> None:
     assert extract_choice(text) in (None, "A")
     assert extract_final_answer(text) is None
     assert extract_boxed_answer(text) == text
+    assert extract_code(text) is None

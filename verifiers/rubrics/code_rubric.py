@@ -17,7 +17,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from verifiers.clocks import paused_clock
-from verifiers.errors import ConfigError, GraderError
+from verifiers.errors import GraderError
 from verifiers.grading.code import CodeGrade, grade_code
 from verifiers.grading.code_run import CodeLimits, Run
 from verifiers.grading.code_tests import CodeTests, read_tests
@@ -25,6 +25,7 @@ from verifiers.grading.verdict import Verdict, reward_of
 from verifiers.parsers.extract import extract_code
 from verifiers.parsers.parser import Parser
 from verifiers.rubrics.rubric import Rubric, passes_all
+from verifiers.sandboxes.default import default_provider
 from verifiers.sandboxes.results import ExecResult
 from verifiers.sandboxes.sandbox import Process, Provider, Sandbox
 from verifiers.sandboxes.spec import SandboxSpec, command
@@ -45,7 +46,7 @@ class CodeRubric(Rubric):
     Args:
         funcs, weights: further functions.
         parser: default: the environment's if it takes out an answer, else the last Python block after the thinking.
-        provider: where sandboxes come from.
+        provider: where sandboxes come from. Default: the pool that this process shares (`sandboxes.default`).
         limits: what a submission may use.
         partial: whether the reward is the share of the tests that were passed, instead of all or nothing.
         spec: the sandboxes. Default: the host's system, no network, and memory by the limits.
@@ -93,15 +94,13 @@ class CodeRubric(Rubric):
 
     async def grade(self, source: str | None, tests: CodeTests) -> CodeGrade:
         """Grade one program. Raises SandboxError if the platform fails."""
-        if self.provider is None:
-            raise ConfigError("CodeRubric has no provider of sandboxes", hint="CodeRubric(provider=LocalProvider())")
-        provider = self.provider
+        provider = self.provider or await default_provider()
         return await grade_code(
             source, tests, run=in_sandboxes(provider, self.spec), limits=self.limits, python=self.python
         )
 
     async def correct_code(
-        self, parser: Parser, completion: Messages, info: Info, answer: Any, state: State, **kwargs: Any
+        self, parser: Parser, completion: Messages, info: Info, state: State, answer: Any = None, **kwargs: Any
     ) -> float:
         """1.0 if the program passes all tests, else 0.0 (or the share that it passes). Raises GraderError or
         SandboxError if there is no verdict."""

@@ -12,6 +12,7 @@ from verifiers.validation import (
     check_repeats,
     check_rollouts,
     check_rubric,
+    check_tricks,
 )
 from verifiers.validation.findings import CHECKS, Findings, Severity, check
 from verifiers.validation.subject import Subject
@@ -34,7 +35,7 @@ def process(_: Subject) -> Findings:
 
 _ORDER = (
     *(check_project, check_imports, check_load, check_data, check_rubric),
-    *(check_rollouts, check_oracle, check_floor, check_repeats),
+    *(check_rollouts, check_oracle, check_floor, check_tricks, check_repeats),
 )
 """Each needs what the ones before it have found; within a module the checks stand in order."""
 

@@ -126,7 +126,12 @@ def shown(text: str) -> str:
 
 def in_form(text: str, parsers: list[Parser]) -> list[str]:
     """The text in a box, and as the answer in the forms that the parsers ask for."""
-    return [rf"\boxed{{{text}}}", *(form for parser in parsers if (form := _formatted(parser, text)) is not None)]
+    return [rf"\boxed{{{text}}}", *forms_of(text, parsers)]
+
+
+def forms_of(text: str, parsers: list[Parser]) -> list[str]:
+    """The text as the answer in the forms that the parsers ask for."""
+    return [form for parser in parsers if (form := _formatted(parser, text)) is not None]
 
 
 def _formatted(parser: Parser, answer: str) -> str | None:
