@@ -111,15 +111,15 @@ class _Shared:
     """A loop's provider. `life` is an asynchronous generator, since a loop ends those that it has when it ends."""
 
     pid: int
-    life: AsyncGenerator[Provider, None]
-    opened: asyncio.Task[Provider]
+    life: AsyncGenerator[SandboxPool, None]
+    opened: asyncio.Task[SandboxPool]
 
 
 _shared: dict[asyncio.AbstractEventLoop, _Shared] = {}
 """By loop. Those of loops that ended are dropped when the next one asks."""
 
 
-async def default_provider() -> Provider:
+async def default_provider() -> SandboxPool:
     """The provider of this event loop, made when it is first asked for. Nobody closes it: the loop's end does."""
     loop = asyncio.get_running_loop()
     shared = _shared.get(loop)
@@ -137,9 +137,9 @@ def _usable(shared: _Shared) -> bool:
     return shared.pid == os.getpid() and not shared.opened.cancelled() and shared.opened.exception() is None
 
 
-async def _life(provider: Provider) -> AsyncGenerator[Provider, None]:
-    async with provider:
-        yield provider
+async def _life(pool: SandboxPool) -> AsyncGenerator[SandboxPool, None]:
+    async with pool:
+        yield pool
 
 
 @atexit.register
