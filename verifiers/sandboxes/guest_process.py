@@ -18,6 +18,7 @@ from verifiers.sandboxes.spec import Command
 WINDOW = 1 << 18
 """Bytes of input that may be on their way without the command having read them."""
 PIECE = 1 << 16
+EVERYTHING = 1 << 62
 GRACE_S = 5.0
 """How long after a command's deadline its sandbox may take to say how it ended."""
 TELL_PID, KILL_LEFTOVERS, PIPED, TREE = 1, 2, 4, 8
@@ -51,6 +52,8 @@ class GuestProcess(Process):
         self._sink = sink
         self._loop = asyncio.get_running_loop()
         self._kept = (bytearray(), bytearray())
+        self._dropped = [0, 0]
+        """How many bytes came before those that are kept."""
         self._result: ExecResult | None = None
         self._error: SandboxError | SandboxPathError | None = None
         self._changed = asyncio.Event()
@@ -60,7 +63,8 @@ class GuestProcess(Process):
         self.id = str(self._number)
         piped = live or command.stdin is not None
         flags = TELL_PID * live | KILL_LEFTOVERS * command.kill_leftovers | PIPED * piped | TREE * tree
-        options = (_micro(command.timeout), _micro(command.silence), command.max_output, command.output_limit or 0)
+        sent = command.max_output if command.keep == "first" else EVERYTHING
+        options = (_micro(command.timeout), _micro(command.silence), sent, command.output_limit or 0)
         argv = [os.fsencode(word) for word in command.argv]
         words = b"%d %d %d %d %d %d" % (*options, flags, len(argv))
         channel.send(wire.RUN, self._number, wire.pack([words, head[0], *argv, *head[1:]]))
@@ -75,10 +79,7 @@ class GuestProcess(Process):
             if self._sink is not None and kind == wire.OUT:
                 self._sink(body)
                 return
-            kept = self._kept[kind - wire.OUT]
-            if len(kept) + len(body) > self._command.max_output:
-                raise ValueError("more output than was asked for")
-            kept += body
+            self._keep(kind - wire.OUT, body)
         elif kind == wire.END:
             self._end(numbers(body, 9))
         elif kind == wire.CREDIT:
@@ -90,6 +91,21 @@ class GuestProcess(Process):
         elif kind != wire.STARTED:
             raise ValueError(f"a frame of kind {kind} for a command")
         self._wake()
+
+    def _keep(self, index: int, body: bytes) -> None:
+        kept, most = self._kept[index], self._command.max_output
+        if len(kept) + len(body) > most and self._command.keep == "first":
+            raise ValueError("more output than was asked for")
+        kept += body
+        if len(kept) > 2 * most:  # not with each frame: what is left is moved
+            self._drop(index)
+
+    def _drop(self, index: int) -> None:
+        """Keep the last bytes alone."""
+        kept = self._kept[index]
+        extra = max(0, len(kept) - self._command.max_output)
+        del kept[:extra]
+        self._dropped[index] += extra
 
     def lost(self, error: SandboxError) -> None:
         self._error = self._error or error
@@ -104,6 +120,8 @@ class GuestProcess(Process):
         status, out, err, micros, cpu, peak, reason, left, killed = values
         if self._result is not None or reason >= len(REASONS) or status > 0xFFFF:
             raise ValueError("an end that is none")
+        for index in range(2):
+            self._drop(index)
         code = os.waitstatus_to_exitcode(status)
         ended = "signalled" if reason == 0 and code < 0 else REASONS[reason]
         self._result = self._judge(
@@ -177,7 +195,8 @@ class GuestProcess(Process):
         while True:
             over, changed = self._result is not None or self._error is not None, self._changed
             for index, name in enumerate(names):
-                data = bytes(self._kept[index][at[index] :])
+                at[index] = max(at[index], self._dropped[index])
+                data = bytes(self._kept[index][at[index] - self._dropped[index] :])
                 if data:
                     yield Chunk(name, at[index], data)
                     at[index] += len(data)

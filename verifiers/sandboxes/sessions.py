@@ -50,8 +50,8 @@ GRACE_S = 5.0
 MAX_COMMAND = 1 << 17
 """Bytes of one command line of a session."""
 MAX_CODE = 8 * MIB
-ANY_OUTPUT = 1 << 40
-"""Each answer is bounded; all answers of a long session together are not."""
+BEHIND = 4 * MIB
+"""Bytes of answers that are on their way. All answers of a long session together have no bound."""
 MAX_ANSWER = 1 << 27
 BOOT = """import os
 def get(n,s=b''):
@@ -136,7 +136,8 @@ class _Kept:
             env=dict(env),
             cwd=cwd,
             timeout=None,
-            max_output=ANY_OUTPUT,
+            max_output=BEHIND,
+            keep="last",
             output_limit=None,
         )
         self._line: _Line | None = None

@@ -108,7 +108,9 @@ class Command:
 
     cwd: relative to the sandbox's workdir. env: on top of the sandbox's own. stdin: all of it; None for none.
     timeout: seconds it may run, from its start, not from when it was asked for. silence: seconds without output.
-    max_output: bytes kept of each stream; output_limit: bytes of both after which it is killed.
+    max_output: bytes kept of each stream, the first ones or the last ones as `keep` says; with "last", who reads a
+        process while it prints has to fall behind by so much to miss any. output_limit: bytes of both after which it
+        is killed.
     kill_leftovers: whether what it leaves running is killed when it ends; at a time-out everything is.
     """
 
@@ -119,12 +121,15 @@ class Command:
     timeout: float | None = COMMAND_SECONDS
     silence: float | None = None
     max_output: int = OUTPUT_BYTES
+    keep: Literal["first", "last"] = "first"
     output_limit: int | None = OUTPUT_LIMIT
     kill_leftovers: bool = False
 
     def __post_init__(self) -> None:
         for name in ("timeout", "silence", "max_output", "output_limit"):
             check_limit(name, getattr(self, name))
+        if self.keep not in ("first", "last"):
+            raise ConfigError(f"keep is {self.keep!r}", hint='"first" or "last".')
         if not self.command:
             raise ConfigError("the command is empty", hint="Give a line for the shell, or a program.")
         words = (self.command,) if isinstance(self.command, str) else self.command

@@ -63,8 +63,7 @@ class SyncProcess:
     def output(self, *, stdout_from: int = 0, stderr_from: int = 0) -> Iterator[Chunk]:
         """Its output from these offsets as it comes, until it ends; it may be read by several at once.
 
-        Who reads while it is printed gets every byte, however much that is in all: sessions speak through this for
-        hours. Who comes later gets what `max_output` kept; what was not kept is a gap in the offsets.
+        What was not kept (`Command.max_output`, `Command.keep`) is a gap in the offsets.
         """
         return _each(self._loop, self.inner.output(stdout_from=stdout_from, stderr_from=stderr_from))
 

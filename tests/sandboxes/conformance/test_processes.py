@@ -37,6 +37,22 @@ async def test_a_process_talks(sandbox):
     assert await process.wait() == result
 
 
+async def test_the_last_output_is_kept_on_request_and_a_reader_misses_none(sandbox):
+    """With keep="last" who reads on has it all, far beyond what is kept; who comes later has the end of it."""
+    line = "for n in 0 1 2 3 4 5 6 7; do head -c 100000 /dev/zero; echo $n; read x; done"
+    process = await sandbox.start(command(line, max_output=150_000, keep="last"))
+    at = 0
+    async for chunk in process.output():
+        assert chunk.offset == at
+        at += len(chunk.data)
+        if chunk.data.endswith(b"\n"):
+            await process.write(b"on\n")
+    result = await process.wait()
+    assert (at, result.stdout_bytes, len(result.stdout), result.stdout[-2:]) == (800_016, 800_016, 150_000, b"7\n")
+    later = await collect((await sandbox.attach(process.id)).output())
+    assert (later["stdout"][0].offset, text(later["stdout"])) == (650_016, result.stdout)
+
+
 async def test_output_is_read_from_an_offset_after_the_handle_was_lost(provider, sandbox):
     """By the ids alone the process is found again: what it printed, from where one likes, and how it ends."""
     process = await sandbox.start(command("printf 0123456789; printf abc >&2; read x; printf $x; exit 6"))
