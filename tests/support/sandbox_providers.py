@@ -33,10 +33,12 @@ QUICK = frozenset({
 
 @asynccontextmanager
 async def local(root: Path) -> AsyncIterator[Provider]:
-    """Sandboxes of this machine."""
+    """Sandboxes of this machine, of the strongest level that it gives."""
+    from verifiers.sandboxes.local import probe
     from verifiers.sandboxes.local.provider import LocalProvider
 
-    async with LocalProvider() as provider:
+    level = "landlock" if probe.best() == "landlock" else "namespace"
+    async with LocalProvider(level=level) as provider:
         yield provider
 
 
@@ -65,7 +67,38 @@ async def pool(root: Path) -> AsyncIterator[Provider]:
         yield provider
 
 
-PROVIDERS: dict[str, Opened] = {"local": local, "node": node, "pool": pool}
+@asynccontextmanager
+async def landlock(root: Path) -> AsyncIterator[Provider]:
+    """Those of this machine without namespaces. Not below `root`, which other users may not enter."""
+    import pytest
+
+    from verifiers.sandboxes.local import probe
+    from verifiers.sandboxes.local.provider import LocalProvider
+
+    if missing := probe.failed("landlock"):
+        pytest.skip(f"vf-sandbox doctor: {missing}")
+    async with LocalProvider(level="landlock") as provider:
+        yield provider
+
+
+_SIGNALS = "a command can signal the sandbox's own first process"
+_SHARED = "the host's processes are seen"
+AT_LANDLOCK = {
+    "test_commands_start_in_the_workdir": "directories have the host's names",
+    "test_links_are_followed_inside_and_only_there": "the host's names are there, and refused",
+    "test_a_hostile_tree_brings_nothing_to_the_host": "there are no unix sockets to plant",
+    "test_the_disk_has_an_end": "the limit is of each file, and ends who writes",
+    "test_a_command_can_not_stop_its_deadline": _SIGNALS,
+    "test_what_a_command_destroys_is_never_a_quiet_result": _SIGNALS,
+    "test_a_dead_interpreter_is_no_timeout": _SIGNALS,
+    "test_a_shell_that_ends_is_noticed_and_replaced": _SIGNALS,
+    "test_an_interpreter_that_is_stopped_keeps_what_it_can": _SHARED,
+    "test_a_stuck_command_costs_a_session_its_command_only": _SHARED,
+    "test_cancelling_who_runs_a_command_stops_it": _SHARED,
+}
+"""What is different where there are no namespaces, by the test that would find out."""
+
+PROVIDERS: dict[str, Opened] = {"local": local, "node": node, "pool": pool, "landlock": landlock}
 
 
 async def until(question: Callable[[], Awaitable[Any]], seconds: float = 20.0) -> Any:

@@ -77,7 +77,8 @@ def folders(directory: Path, workdir: str, uid: int | None) -> dict[str, str]:
         path.mkdir(mode=0o700)
         if uid is not None:
             os.chown(path, uid, uid)
-    return {inside: str(directory / name) for inside, name in places.items()}
+    inmost_first = sorted(places.items(), key=lambda pair: -len(pair[0]))
+    return {inside: str(directory / name) for inside, name in inmost_first}
 
 
 def environment(places: Mapping[str, str]) -> dict[str, str]:

@@ -16,7 +16,7 @@ from verifiers.sandboxes.guest_sandbox import GuestSandbox
 from verifiers.sandboxes.local.confinement import Confinement
 from verifiers.sandboxes.local.launch import Child, Spawner
 from verifiers.sandboxes.pooled import outlast
-from verifiers.sandboxes.results import ExecResult, Usage
+from verifiers.sandboxes.results import ExecResult, FileStat, Usage
 from verifiers.sandboxes.spec import SandboxSpec
 
 READY_S = 30.0
@@ -129,6 +129,19 @@ class LocalSandbox(GuestSandbox):
             if full == inside or full.startswith(f"{inside}/"):
                 return place + full[len(inside) :]
         return full
+
+    async def stat(self, path: str) -> FileStat:
+        return self._inside(await super().stat(path))
+
+    async def list(self, path: str) -> list[FileStat]:
+        return [self._inside(found) for found in await super().list(path)]
+
+    def _inside(self, found: FileStat) -> FileStat:
+        """The same with the path that it has for who asks."""
+        for inside, place in self._places.items():
+            if found.path == place or found.path.startswith(f"{place}/"):
+                return replace(found, path=inside + found.path[len(place) :])
+        return found
 
     def judge(self, result: ExecResult) -> ExecResult:
         now = self.life.confinement.evidence()
