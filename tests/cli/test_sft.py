@@ -8,6 +8,8 @@ import subprocess
 import sys
 import time
 import tomllib
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -100,3 +102,59 @@ def test_an_interrupted_run_goes_on(workplace: Path) -> None:
     assert run(["--resume", "run", f"sft.steps={done + 2}"]) == ExitCode.OK
     steps = [row["step"] for row in lines(path) if "sft/epoch" in row]
     assert steps == list(range(1, done + 3))
+
+
+def seen(pattern: str) -> Callable[[Path], bool]:
+    """Whether the run's folder holds such a path. It may be gone while one looks."""
+
+    def look(folder: Path) -> bool:
+        with suppress(FileNotFoundError):
+            return any(folder.glob(pattern))
+        return False
+
+    return look
+
+
+def told(steps: int) -> Callable[[Path], bool]:
+    """Whether its figures hold so many lines."""
+    return lambda folder: (folder / "metrics.jsonl").exists() and len(lines_so_far(folder)) >= steps
+
+
+def lines_so_far(folder: Path) -> list[bytes]:
+    """Whole lines of its figures."""
+    return (folder / "metrics.jsonl").read_bytes().splitlines()
+
+
+MOMENTS = {
+    "loading": seen("config.resolved.toml"),
+    "a few steps": told(4),
+    "a checkpoint": seen("checkpoints/.*.partial/learner/*"),
+    "the model": seen(".model.new/*"),
+}
+"""When the run is killed, one after the other; each time it has gone on from where it was killed before."""
+
+
+@pytest.mark.train
+@pytest.mark.slow
+def test_killed_at_any_moment_it_ends_as_an_unbroken_run(workplace: Path) -> None:
+    """The same bits of the model and the same loss of every step, each told once."""
+    settings = [*SETTINGS, "sft.epochs=6", "model.lora.rank=4", "model.lora.dropout=0.2"]
+    assert run([*settings, "output=whole"]) == ExitCode.OK
+    folder, killed = workplace / "run", []
+    for name, moment in MOMENTS.items():
+        asked = ["--resume", "run"] if killed else settings
+        line, silent = [sys.executable, "-m", "verifiers.cli.sft", *asked], subprocess.DEVNULL
+        with subprocess.Popen(line, stdout=silent, stderr=silent) as process:
+            while process.poll() is None and not moment(folder):
+                time.sleep(0.0005)
+            process.kill()
+        if process.returncode == -signal.SIGKILL:
+            killed.append(name)
+    assert len(killed) >= 3
+    assert run(["--resume", "run"]) == ExitCode.OK
+    whole = workplace / "whole"
+    weights = "model/adapter_model.safetensors"
+    assert (folder / weights).read_bytes() == (whole / weights).read_bytes()
+    figures = ("step", "loss/cross_entropy", "trainer/grad_norm", "validation/cross_entropy")
+    rows = [[[row.get(name) for name in figures] for row in lines(one / "metrics.jsonl")] for one in (whole, folder)]
+    assert rows[0] == rows[1]
