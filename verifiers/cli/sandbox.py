@@ -243,9 +243,10 @@ def _rows(owner: Owner) -> list[dict[str, Any]]:
     rows = []
     for name in owner.sandboxes():
         group = owner.group(name)
+        places = [owner.folder / name, *(Path(path) for _, path in group.places)]
         try:
-            age = time.time() - (owner.folder / name).stat().st_mtime
-        except OSError:  # gone meanwhile
+            age = time.time() - next(place for place in places if place.exists()).stat().st_mtime
+        except (OSError, StopIteration):  # gone meanwhile
             continue
         memory = group.memory()
         figures = (None if memory is None else round(memory / (1 << 20), 1), group.pids(), group.cpu_seconds())

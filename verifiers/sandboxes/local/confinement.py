@@ -39,9 +39,9 @@ class Evidence:
 class Confinement:
     """One sandbox's.
 
-    directory: on the host, for what is the sandbox's. uid: of the host, which it runs as; None: that of this process.
-    cgroups: `cgroup.procs` files that its first process writes itself to. rlimits: soft and hard limit by name
-    (`NOFILE`, as in `resource.RLIMIT_NOFILE`). seccomp: file of the compiled filter that bubblewrap loads.
+    directory: on the host, for what is the sandbox's where it has no mounts. uid: of the host, which it runs as; None:
+    that of this process. cgroups: `cgroup.procs` files that its first process writes itself to. rlimits: soft and hard
+    limit by name (`NOFILE`, as in `resource.RLIMIT_NOFILE`). seccomp: file of the compiled filter for bubblewrap.
     """
 
     confiner: Confiner
@@ -88,6 +88,8 @@ class Confiner:
         self._filter = state / FILTER
         self._filter.write_bytes(seccomp.program(allowed=allowed_calls))
         self._sized = level == "namespace"
+        # To write to, or to be known by if nothing else shows that it is there; on a disk each costs milliseconds.
+        self._needs_directory = level != "namespace" or not self.cgroups.trees
         self._lingering: list[Confinement] = []
 
     def capabilities(self) -> Capabilities:
@@ -114,9 +116,10 @@ class Confiner:
         except OSError as error:
             self._give_back(uid)
             raise SandboxCreationError(f"its limits could not be set: {error}", cause=error) from error
-        directory.mkdir(mode=0o700)
-        if uid is not None:
-            os.chown(directory, uid, uid)
+        if self._needs_directory:
+            directory.mkdir(mode=0o700)
+            if uid is not None:
+                os.chown(directory, uid, uid)
         return Confinement(
             confiner=self,
             group=group,
@@ -129,10 +132,13 @@ class Confiner:
 
     def take_back(self, confinement: Confinement) -> None:
         """Free what a sandbox had. What its last processes still hold is freed a little later."""
-        if confinement.group.remove(seconds=0) and owners.remove_tree(confinement.directory):
+        if confinement.group.remove(seconds=0) and self._cleared(confinement):
             self._give_back(confinement.uid)
         else:
             self._lingering.append(confinement)
+
+    def _cleared(self, confinement: Confinement) -> bool:
+        return not self._needs_directory or owners.remove_tree(confinement.directory)
 
     def _give_back(self, uid: int | None) -> None:
         if self.identities is not None and uid is not None:
@@ -148,7 +154,7 @@ class Confiner:
         for confinement in self._lingering:
             confinement.kill()
             confinement.group.remove()
-            owners.remove_tree(confinement.directory)
+            self._cleared(confinement)
         if self.identities is not None:
             self.identities.close()
         self.owner.leave()
