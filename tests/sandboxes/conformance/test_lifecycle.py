@@ -146,7 +146,7 @@ async def test_sandboxes_do_not_see_each_other(provider, spec, needs):
 
 async def test_what_a_command_destroys_is_never_a_quiet_result(provider, sandbox):
     """After deleting all it can, a command is answered rightly or the sandbox is dead: no "not found" in between."""
-    await sandbox.exec("rm -rf /* 2>/dev/null; kill -9 -1", timeout=20)
+    await sandbox.exec("rm -rf /bin /lib* /etc /dev /home /tmp /var /workspace 2>/dev/null; kill -9 -1")
     try:
         assert (await sandbox.exec("echo on")).stdout == b"on\n"
     except SandboxDiedError:

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from verifiers.errors import Error, SandboxDiedError, SandboxError
-from verifiers.sandboxes.node import trees
 from verifiers.sandboxes.node.link import FAILURES, PATIENCE, Link, Patience
+from verifiers.sandboxes.node.transfers import PIECE, received, sent
 from verifiers.sandboxes.node.wire import (
     Answer,
     capabilities_of,
@@ -33,10 +33,11 @@ from verifiers.sandboxes.node.wire import (
 from verifiers.sandboxes.results import Capabilities, Chunk, ExecResult, FileStat, SandboxInfo, Usage
 from verifiers.sandboxes.sandbox import Process, Provider, Sandbox
 from verifiers.sandboxes.spec import Command, SandboxSpec
+from verifiers.sandboxes.trees import TreeWriter
 
 logger = logging.getLogger(__name__)
 
-PIECE = 1 << 20
+INPUT = 1 << 20
 """Bytes of input sent to a process at a time."""
 
 
@@ -54,8 +55,8 @@ class NodeProcess(Process):
 
     async def write(self, data: bytes) -> None:
         async with self._writing:  # pieces of two writes must not mix
-            for start in range(0, len(data), PIECE):
-                await self._ask("stdin", data[start : start + PIECE])
+            for start in range(0, len(data), INPUT):
+                await self._ask("stdin", data[start : start + INPUT])
 
     async def close_stdin(self) -> None:
         async with self._writing:
@@ -138,22 +139,18 @@ class NodeSandbox(Sandbox):
         await self.ask("remove", {"path": path, "recursive": recursive}, launch=True)
 
     async def upload(self, source: Path, target: str) -> None:
-        with trees.spooled() as archive:
-            await asyncio.to_thread(trees.pack, source, archive)
-
-            async def pieces() -> AsyncIterator[bytes]:
-                archive.seek(0)
-                while data := await asyncio.to_thread(archive.read, trees.PIECE):
-                    yield data
-
-            query = {"path": target}
-            await self.link.ask(f"{self.path}/tree", method="PUT", query=query, body=pieces, launch=True)
+        await self.link.ask(
+            f"{self.path}/tree", method="PUT", query={"path": target}, body=lambda: sent(source), launch=True
+        )
 
     async def download(self, source: str, target: Path) -> None:
-        with trees.spooled() as archive:
-            trees.refuse_taken(target)  # before the work
-            await self.link.fetch(f"{self.path}/tree", {"path": source}, archive)
-            await asyncio.to_thread(trees.unpack, archive, target)
+        async def attempt() -> None:
+            async with self.link.stream(f"{self.path}/tree", {"path": source}) as content:
+                self.link.checked(await receive(content))
+                await received(content.iter_chunked(PIECE), target)
+
+        await asyncio.to_thread(TreeWriter, target)  # refuses what is there before any work
+        await self.link.attempts(attempt)
 
     async def usage(self) -> Usage:
         return Usage(**(await self.ask("usage", {})).header["usage"])

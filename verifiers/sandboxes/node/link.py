@@ -17,10 +17,10 @@ import json
 import os
 import uuid
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import IO, Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -32,7 +32,7 @@ from verifiers.errors import (
     SandboxError,
     SandboxUnreachableError,
 )
-from verifiers.sandboxes.node import trees
+from verifiers.sandboxes.node.transfers import PIECE
 from verifiers.sandboxes.node.wire import (
     BEAT,
     BROKEN,
@@ -51,6 +51,7 @@ from verifiers.sandboxes.node.wire import (
 TOKEN_VARIABLE = "VF_SANDBOXD_TOKEN"  # noqa: S105 - the name of a variable
 DONE_KEYS = 20
 """Of so many launches a request tells that their answers have arrived."""
+T = TypeVar("T")
 FAILURES = (aiohttp.ClientError, *BROKEN)
 
 
@@ -130,17 +131,15 @@ class Link:
             data = json.dumps(dict(arguments)).encode()
 
         async def attempt() -> Answer:
-            async with asyncio.timeout(None) as timer:  # aiohttp's own begins when all is sent
-                sent: Any = data
-                if body is not None:
-                    sent = self._watched(body(), timer)
-                elif data is not None and len(data) > trees.PIECE:
-                    sent = self._watched(_pieces(data), timer)
-                async with self._open(method, path, headers, query, sent) as response:
-                    return await self._answer(response)
+            large = data is not None and len(data) > PIECE
+            pieces = body if body is not None else (lambda: _pieces(data)) if large else None
+            if pieces is not None:
+                return await self._send(method, path, headers, query, pieces())
+            async with self._open(method, path, headers, query, data) as response:
+                return await self._answer(response)
 
         try:
-            answer: Answer = await self._attempts(attempt)
+            answer = await self.attempts(attempt)
         except asyncio.CancelledError:
             if launch:
                 await self._cancel(headers[KEY])
@@ -153,6 +152,25 @@ class Link:
             self._done.append(headers[KEY])
         return answer
 
+    async def _send(
+        self,
+        method: str,
+        path: str,
+        headers: Mapping[str, str],
+        query: Mapping[str, str] | None,
+        pieces: AsyncIterator[bytes],
+    ) -> Answer:
+        """The answer to a request that is sent in pieces, each within `silence`: aiohttp's time begins after them."""
+        failed: list[Exception] = []
+        async with asyncio.timeout(None) as timer:
+            try:
+                async with self._open(method, path, headers, query, self._watched(pieces, timer, failed)) as response:
+                    return await self._answer(response)
+            except aiohttp.ClientError:
+                if failed:  # it was not the connection
+                    raise failed[0] from None
+                raise
+
     @asynccontextmanager
     async def stream(self, path: str, query: Mapping[str, str]) -> AsyncIterator[aiohttp.StreamReader]:
         """The messages of an answer that comes piece by piece. One attempt: raises `FAILURES`, and errors answered."""
@@ -162,32 +180,22 @@ class Link:
                 raise ProtocolError(f"node {self.node} answered with something else")
             yield response.content
 
-    async def fetch(self, path: str, query: Mapping[str, str], archive: IO[bytes]) -> None:
-        """Write the bytes after an answer's message into a file."""
-
-        async def attempt() -> None:
-            archive.seek(0)
-            archive.truncate()
-            async with self.stream(path, query) as content:
-                left = self.checked(await receive(content)).header["size"]
-                while left:
-                    data = await content.read(min(left, trees.PIECE))
-                    if not data:
-                        raise EOFError("the answer ends too early")
-                    left -= len(data)
-                    await asyncio.to_thread(archive.write, data)
-
-        await self._attempts(attempt)
-
-    async def _watched(self, pieces: AsyncIterator[bytes], timer: asyncio.Timeout) -> AsyncIterator[bytes]:
-        """The pieces; the timer runs while one is not taken."""
+    async def _watched(
+        self, pieces: AsyncIterator[bytes], timer: asyncio.Timeout, failed: list[Exception]
+    ) -> AsyncIterator[bytes]:
+        """The pieces; the timer runs while one is not taken. `failed`: what went wrong in making them."""
         loop = asyncio.get_running_loop()
-        async for piece in pieces:
-            timer.reschedule(loop.time() + self.patience.silence)
-            yield piece
+        try:
+            async for piece in pieces:
+                timer.reschedule(loop.time() + self.patience.silence)
+                yield piece
+        except Exception as error:
+            failed.append(error)
+            raise
         timer.reschedule(None)
 
-    async def _attempts(self, attempt: Callable[[], Any]) -> Any:
+    async def attempts(self, attempt: Callable[[], Awaitable[T]]) -> T:
+        """What an attempt gives; a broken connection is no answer, and the next may be better."""
         patience = self.patience
         for number in range(patience.attempts):
             try:
@@ -297,7 +305,7 @@ class Link:
 
             try:
                 async with asyncio.timeout(self.patience.silence):
-                    await self._attempts(attempt)
+                    await self.attempts(attempt)
             except (SandboxError, TimeoutError):
                 pass  # it ends by itself when nobody asks for it, or with its owner's lease
 
@@ -312,5 +320,5 @@ def _text(error: BaseException) -> str:
 
 
 async def _pieces(data: bytes) -> AsyncIterator[bytes]:
-    for start in range(0, len(data), trees.PIECE):
-        yield data[start : start + trees.PIECE]
+    for start in range(0, len(data), PIECE):
+        yield data[start : start + PIECE]

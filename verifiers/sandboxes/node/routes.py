@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import hmac
 import logging
-import os
+import shutil
+import tempfile
 import time
 import uuid
 from collections import Counter, defaultdict
@@ -17,7 +18,7 @@ from typing import Any
 from aiohttp import web
 
 from verifiers.errors import ConfigError, Error, SandboxBusyError, SandboxUnsupportedError
-from verifiers.sandboxes.node import trees
+from verifiers.sandboxes.node import transfers
 from verifiers.sandboxes.node.actions import ACTIONS, argument
 from verifiers.sandboxes.node.holdings import Holdings
 from verifiers.sandboxes.node.metrics import exposition
@@ -65,6 +66,7 @@ class Routes:
         self.instance = uuid.uuid4().hex
         self.draining = False
         self.starting = 0
+        self.scratch: Path | None = None
         self.once = Once()
         self.counts: Counter[str] = Counter()
         self.held = Holdings(provider, self.once, self.counts, lease=lease)
@@ -357,54 +359,51 @@ class Routes:
 
     async def _upload(self, request: web.Request) -> web.StreamResponse:
         sandbox, path = self.held.sandbox(request.match_info["id"]), request.query["path"]
-        archive, taken = trees.spooled(), False
+        folder, taken = self._folder(), False
 
         async def work() -> Answer:
             nonlocal taken
             taken = True  # it may outlive this request
-            with archive, trees.scratch() as folder:
-                await asyncio.to_thread(trees.unpack, archive, folder / "tree")
+            try:
                 await sandbox.upload(folder / "tree", path)
+            finally:
+                await asyncio.to_thread(shutil.rmtree, folder)
             return Answer({})
 
         try:
-            async for data in request.content.iter_chunked(trees.PIECE):
-                await asyncio.to_thread(archive.write, data)
+            await transfers.received(request.content.iter_chunked(transfers.PIECE), folder / "tree")
             return await self._reply(request, work)
         finally:
             if not taken:
-                archive.close()
+                await asyncio.to_thread(shutil.rmtree, folder)
 
     async def _download(self, request: web.Request) -> web.StreamResponse:
+        """A message when it is there, then its pieces."""
         sandbox, path = self.held.sandbox(request.match_info["id"]), request.query["path"]
-        with trees.spooled() as archive:
-
-            async def work() -> Answer:
-                with trees.scratch() as folder:
-                    await sandbox.download(path, folder / "tree")
-                    await asyncio.to_thread(trees.pack, folder / "tree", archive)
-                return Answer({"size": archive.seek(0, os.SEEK_END)})
-
-            response = await self._reply_open(request, work)
-            archive.seek(0)
-            while data := await asyncio.to_thread(archive.read, trees.PIECE):
-                await response.write(data)
-            return response
-
-    async def _reply_open(self, request: web.Request, work: Work) -> web.StreamResponse:
-        """Answer in a stream that the caller goes on with. Raises what the work does."""
         beat = _seconds(request.headers.get(BEAT), BEAT_S)
         response = web.StreamResponse(headers={"Content-Type": FRAMES})
         await response.prepare(request)
-        operation = self.once.begin(None, request.headers.get(OWNER, ""), work)
+        folder = self._folder()
+        loading = asyncio.create_task(sandbox.download(path, folder / "tree"))
         try:
-            while not (await asyncio.wait({operation.task}, timeout=beat))[0]:
+            while not (await asyncio.wait({loading}, timeout=beat))[0]:
                 await response.write(HEARTBEAT)
-            await response.write(pack(operation.outcome()[1]))
+            if (error := loading.exception()) is not None:
+                answer = error_answer(error)[1]
+                self._failed(answer)
+                await response.write(pack(answer))
+                return response
+            await response.write(pack(Answer({})))
+            async for piece in transfers.sent(folder / "tree"):
+                await response.write(piece)
         finally:
-            operation.task.cancel()
-            await asyncio.wait({operation.task})
+            loading.cancel()
+            await asyncio.wait({loading})
+            await asyncio.to_thread(shutil.rmtree, folder)
         return response
+
+    def _folder(self) -> Path:
+        return Path(tempfile.mkdtemp(dir=self.scratch))
 
 
 def _seconds(text: str | None, default: float) -> float:

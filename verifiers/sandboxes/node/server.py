@@ -17,7 +17,7 @@ Routes. Arguments and answers are messages as `wire` has them; without blobs the
     GET  /sandboxes/ID                    one; the asking owner holds it from now on, too
     POST /sandboxes/ID/ACTION             see `actions`; besides claim {spec} and delete
     GET  /sandboxes/ID/processes/PROCESS/output?stdout_from=0&stderr_from=0       chunks as they come
-    PUT  /sandboxes/ID/tree?path=P        a tar archive with one member, `tree`, and what is below it; GET: the same
+    PUT  /sandboxes/ID/tree?path=P        the rows of `verifiers.sandboxes.trees`; GET: a message, then the same
 
 Every request but /health carries the token. What changes something carries a key: a request that is repeated with its
 key is the same request (`once`). While work goes on the answer has a sign of life every few seconds, as often as the
@@ -29,11 +29,13 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 from aiohttp import web
 
 from verifiers.errors import ConfigError
+from verifiers.sandboxes.node import transfers
 from verifiers.sandboxes.node.routes import Routes
 from verifiers.sandboxes.sandbox import Provider
 
@@ -49,6 +51,7 @@ class NodeServer:
     lease: seconds without a word of its owners after which a sandbox is deleted.
     images: a folder whose sub-folders are the root file systems that may be asked for by name.
     mounts: whether clients may have folders of this machine mounted.
+    scratch: where files lie on their way in and out; None: the system's folder for temporary files.
     """
 
     def __init__(
@@ -61,11 +64,20 @@ class NodeServer:
         lease: float = LEASE_S,
         images: Path | None = None,
         mounts: bool = False,
+        scratch: Path | None = None,
     ) -> None:
         self.url = ""
         self._token = token
+        self._scratch = scratch
+        self._open = ExitStack()
         self._routes = Routes(
-            provider, token=token, capacity=capacity, starting=starting, lease=lease, images=images, mounts=mounts
+            provider,
+            token=token,
+            capacity=capacity,
+            starting=starting,
+            lease=lease,
+            images=images,
+            mounts=mounts,
         )
         self._runner: web.AppRunner | None = None
         self._keeping: asyncio.Task[None] | None = None
@@ -124,8 +136,10 @@ class NodeServer:
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None
+        self._open.close()
 
     async def _set_up(self) -> web.AppRunner:
+        self._routes.scratch = self._open.enter_context(transfers.scratch(self._scratch))
         app = web.Application(middlewares=[self._routes.checked], client_max_size=LARGEST_BODY)
         app.add_routes(self._routes.table())
         # A client that hangs up waits no more: `once` decides what becomes of what it began.
