@@ -22,6 +22,8 @@ EVERYTHING = 1 << 62
 GRACE_S = 5.0
 """How long after a command's deadline its sandbox may take to say how it ended."""
 TELL_PID, KILL_LEFTOVERS, PIPED, TREE = 1, 2, 4, 8
+NO_SHELL = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EACCES)
+"""Errors that say that there is no shell any more."""
 REASONS: tuple[Reason, ...] = ("exited", "timeout", "silence", "output_limit", "cancelled", "signalled")
 
 Judge = Callable[[ExecResult], ExecResult]
@@ -150,7 +152,7 @@ class GuestProcess(Process):
         if stage == b"cwd":
             kind = SandboxFileNotFoundError if int(code) == errno.ENOENT else SandboxPathError
             self._error = kind(f"cannot enter the directory {self._command.cwd!r}: {reason}")
-        elif isinstance(self._command.command, str) and int(code) != errno.EAGAIN:
+        elif isinstance(self._command.command, str) and int(code) in NO_SHELL:
             self._channel.fail(SandboxDiedError(f"the sandbox has lost its shell: {reason}"))
         else:
             text = f"{self._command.argv[0]}: {reason}\n".encode()

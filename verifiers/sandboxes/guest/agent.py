@@ -876,11 +876,7 @@ class Agent:
                 self.finish(job, len(descendants(supervisor.pid, parents())))
         else:  # nothing is left of it
             self.rest(supervisor)
-            if job.told:
-                self.send(GONE, job.number)
-                self.drop(job)
-            else:
-                self.finish(job, 0)
+            self.finish(job, 0)
 
     def lose(self, supervisor: Supervisor) -> None:
         """Something has killed it: what it had adopted is the agent's now."""
@@ -910,6 +906,10 @@ class Agent:
 
     def finish(self, job: Job, left: int) -> None:
         """It has ended: send its last output and how it ended. `left`: processes that live on."""
+        if job.told:
+            self.send(GONE, job.number)
+            self.drop(job)
+            return
         for fd in list(job.streams):
             for _ in range(LAST_READS):
                 if not self.read(job, fd):
