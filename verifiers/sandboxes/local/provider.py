@@ -15,6 +15,7 @@ import socket
 import tempfile
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ from verifiers.sandboxes.channel import Channel
 from verifiers.sandboxes.local import owners, plain, probe
 from verifiers.sandboxes.local.confinement import Confinement, Confiner
 from verifiers.sandboxes.local.launch import Spawner, find_bubblewrap
-from verifiers.sandboxes.local.root import AGENT, HOME, Builder, Root
+from verifiers.sandboxes.local.root import HOME, Builder, Root
 from verifiers.sandboxes.local.sandbox import Life, LocalSandbox
 from verifiers.sandboxes.local.spawner import STAGE
 from verifiers.sandboxes.pooled import outlast
@@ -81,7 +82,8 @@ class LocalProvider(Provider):
         _, _, confiner = self._prepared()
         found = confiner.capabilities()
         network = {"open"} if self.level == "none" else {"none", "open"}
-        return replace(found, network=frozenset(network), mounts=self.level == "namespace")
+        own_files = self.level == "namespace"
+        return replace(found, network=frozenset(network), images=own_files, mounts=own_files)
 
     # --- making
 
@@ -103,18 +105,46 @@ class LocalProvider(Provider):
         self._check(spec)
         async with self._starting:
             self._check(spec)  # it may have been closed meanwhile
-            spawner, builder, confiner = self._prepared()
-            root = builder.build(_within_memory(spec, confiner))
-            sandbox_id = f"{os.getpid()}-{secrets.token_hex(6)}"
-            confinement = confiner.prepare(sandbox_id, spec)
-            life = self._lives[sandbox_id] = Life(sandbox_id, confinement, spawner, lambda: self._forget(sandbox_id))
+            _, builder, _ = self._prepared()
+            first, *others = builder.agents(spec)
             try:
-                return await self._start(life, spec, root)
-            except BaseException:
-                await outlast(life.end())
-                raise
+                return await self._try(spec, first)
+            except SandboxCreationError as error:
+                if spec.image == "host" or builder.knows(spec) or self._closed:
+                    raise
+                return await self._try_others(spec, others, error)
 
-    async def _start(self, life: Life, spec: SandboxSpec, root: Root) -> LocalSandbox:
+    async def _try_others(
+        self, spec: SandboxSpec, agents: list[list[str]], error: SandboxCreationError
+    ) -> LocalSandbox:
+        """An image that was not seen before and does not run this machine's Python: does it run its own?"""
+        for agent in agents:
+            with suppress(SandboxCreationError):
+                return await self._try(spec, agent)
+        what = f"the image {spec.image!r} runs neither this machine's Python nor one of its own ({error})"
+        raise SandboxUnsupportedError(what, hint="Install Python 3.9 or newer in it.")
+
+    async def _try(self, spec: SandboxSpec, agent: list[str]) -> LocalSandbox:
+        """Start a sandbox whose agent this command line starts. All or nothing."""
+        spawner, builder, confiner = self._prepared()
+        root = builder.build(_within_memory(spec, confiner))
+        sandbox_id = f"{os.getpid()}-{secrets.token_hex(6)}"
+        confinement = confiner.prepare(sandbox_id, spec)
+        life = self._lives[sandbox_id] = Life(sandbox_id, confinement, spawner, lambda: self._forget(sandbox_id))
+        try:
+            sandbox = await self._start(life, spec, root, agent)
+            if spec.image != "host":
+                if not await sandbox.alive():  # it has all that it needs, beyond its first word
+                    raise SandboxCreationError(f"no interpreter works in the image {spec.image!r}")
+                builder.works(spec, agent)
+            life.settle(spec)
+            self._sandboxes[life.id] = sandbox
+            return sandbox
+        except BaseException:
+            await outlast(life.end())
+            raise
+
+    async def _start(self, life: Life, spec: SandboxSpec, root: Root, agent: list[str]) -> LocalSandbox:
         spawner, builder, _ = self._prepared()
         confinement = life.confinement
         ours, theirs = _connection()
@@ -132,28 +162,25 @@ class LocalProvider(Provider):
             }
             places: dict[str, str] = {}
             if self.level == "namespace":
-                request |= self._enclosed(builder, root)
+                request |= self._enclosed(root, agent)
             else:
                 places = plain.folders(confinement.directory, spec.workdir, confinement.uid)
                 request["command"] = self._confined(spec, builder, confinement)
             life.child = await spawner.spawn(request, theirs)
         await life.answered()
-        environment = {"PATH": builder.path, "HOME": HOME, "USER": "sandbox", **plain.environment(places)}
-        sandbox = LocalSandbox(life, spec, environment, isolation=self.level, places=places)
-        life.settle(spec)
-        self._sandboxes[life.id] = sandbox
-        return sandbox
+        environment = {"PATH": builder.path(spec), "HOME": HOME, "USER": "sandbox", **plain.environment(places)}
+        return LocalSandbox(life, spec, environment, isolation=self.level, places=places)
 
     def _forget(self, sandbox_id: str) -> None:
         self._lives.pop(sandbox_id, None)
         self._sandboxes.pop(sandbox_id, None)
 
-    def _enclosed(self, builder: Builder, root: Root) -> dict[str, Any]:
+    def _enclosed(self, root: Root, agent: list[str]) -> dict[str, Any]:
         """What the spawner is to mount, and bubblewrap to do."""
         return {
             "program": f"{STAGE}/bubblewrap/{self._bubblewrap[1]}",
             "arguments": root.arguments,
-            "command": [builder.python, "-I", "-S", "-B", AGENT, "3"],
+            "command": agent,
             "binds": [*root.binds, (self._bubblewrap[0], "bubblewrap")],
             "folders": root.folders,
             "tmpfs": root.tmpfs,
@@ -174,6 +201,8 @@ class LocalProvider(Provider):
         if ISOLATION_LEVELS.index(spec.isolation) > ISOLATION_LEVELS.index(self.level):
             asked = f"isolation {spec.isolation!r} was asked for"
             raise SandboxUnsupportedError(f"{asked}, and this provider gives {self.level!r}")
+        if self.level != "namespace" and spec.image != "host":
+            raise SandboxUnsupportedError(f"there are no images at the level {self.level!r}")
         if self.level != "namespace" and spec.mounts:
             raise SandboxUnsupportedError(f"there are no mounts at the level {self.level!r}")
         if self.level == "none" and spec.network == "none":

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
+import marshal
 import os
-import py_compile
 import shutil
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 from verifiers.errors import SandboxUnsupportedError
@@ -15,11 +17,28 @@ from verifiers.sandboxes.local.spawner import STAGE
 from verifiers.sandboxes.spec import MIB, SandboxSpec
 
 AGENT = "/.agent/agent.pyc"
+SOURCE = "/.agent/agent.py"
+GUEST = Path(__file__).parent.parent / "guest" / "agent.py"
 HOME = "/home/sandbox"
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+IMAGE_PYTHONS = ("usr/bin/python3", "usr/local/bin/python3", "bin/python3")
 SYSTEM = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
-ETC = ("ld.so.cache", "ld.so.conf", "localtime", "mime.types", "protocols", "services", "shells", "bash.bashrc")
-ETC_FOLDERS = ("alternatives", "ssl", "ca-certificates", "fonts", "ld.so.conf.d")
-USER = "sandbox:x:{uid}:{gid}:sandbox:/home/sandbox:/bin/sh\n"
+PYTHON = "/.agent/python"
+"""Where an image sees the interpreter of this machine."""
+ETC = (
+    *("ld.so.cache", "ld.so.conf", "localtime", "mime.types", "protocols", "services", "shells", "bash.bashrc"),
+    *("alternatives", "ca-certificates", "fonts", "ld.so.conf.d"),
+)
+"""What a sandbox has of the host's /etc."""
+TEXTS = {
+    "passwd": "root:x:0:0:root:/root:/bin/sh\nsandbox:x:1000:1000:sandbox:/home/sandbox:/bin/sh\n",
+    "group": "root:x:0:\nsandbox:x:1000:\n",
+    "hosts": "127.0.0.1 localhost\n::1 localhost\n",
+    "hostname": "sandbox\n",
+    "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\n",
+    "resolv.conf": "",
+}
+CERTIFICATES = "/etc/ssl/certs"
 
 
 @dataclass(slots=True)
@@ -52,24 +71,57 @@ class Builder:
         self._agent = state / "agent"
         self._agent.mkdir(mode=0o755)
         self.agent = self._agent / "agent.pyc"
-        source = Path(__file__).parent.parent / "guest" / "agent.py"
-        py_compile.compile(str(source), str(self.agent), dfile="agent.py", doraise=True, optimize=2)
+        self.agent.write_bytes(_compiled())
+        self.agent.chmod(0o644)
+        shutil.copyfile(GUEST, self._agent / "agent.py")
+        (self._agent / "python").mkdir(mode=0o755)
         self._etc = state / "etc"
         _make_etc(self._etc)
         self.python = os.path.realpath(getattr(sys, "_base_executable", sys.executable))
         self._prefixes = list(_prefixes(venv))
         folders = [f"{prefix}/bin" for prefix in self._prefixes]
-        self.path = ":".join([*folders, "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"])
+        self._path = ":".join([*folders, PATH])
+        self._working: dict[str, list[str]] = {}
+
+    def path(self, spec: SandboxSpec) -> str:
+        """Where programs are looked for."""
+        return self._path if spec.image == "host" else PATH
+
+    def agents(self, spec: SandboxSpec) -> list[list[str]]:
+        """Command lines that may start the agent, the best first; one alone if it is known to."""
+        options = ["-I", "-S", "-B"]
+        if spec.image == "host":
+            return [[self.python, *options, AGENT, "3"]]
+        if spec.image in self._working:
+            return [self._working[spec.image]]
+        ours = PYTHON + "/" + os.path.relpath(self.python, os.path.realpath(sys.base_prefix))
+        theirs = [f"/{name}" for name in IMAGE_PYTHONS if os.path.lexists(f"{spec.image}/{name}")]
+        return [[ours, *options, AGENT, "3"], *([one, *options, SOURCE, "3"] for one in theirs)]
+
+    def knows(self, spec: SandboxSpec) -> bool:
+        """Whether it is known what starts the agent in the image."""
+        return spec.image in self._working
+
+    def works(self, spec: SandboxSpec, agent: list[str]) -> None:
+        """Remember which of the agents an image can run."""
+        self._working[spec.image] = agent
 
     def build(self, spec: SandboxSpec) -> Root:
         """The root for a specification. Raises `SandboxUnsupportedError` for an image or mount that is not there."""
-        if spec.image != "host":
-            raise SandboxUnsupportedError(
-                f"there is no image {spec.image!r} on this machine",
-                hint="Use docker_image='host', or say that this machine's system stands for it: "
-                f"LocalProvider(images={{{spec.image!r}: 'host'}}).",
-            )
         root = Root(_namespaces(spec), tmpfs=_caps(spec))
+        if spec.image == "host":
+            self._host(root, spec)
+        else:
+            self._image(root, spec)
+        for mount in spec.mounts:
+            if not os.path.exists(mount.source):
+                raise SandboxUnsupportedError(f"there is no {mount.source!r} to mount at {mount.target!r}")
+            root.show(os.path.realpath(mount.source), mount.target, read_only=mount.read_only)
+        root.arguments += ["--remount-ro", "/dev"]
+        return root
+
+    def _host(self, root: Root, spec: SandboxSpec) -> None:
+        """The system of this machine."""
         root.give("/", 0o755)  # folders such as /app can be made there; what is bound over it is read-only
         root.arguments += ["--ro-bind", "/usr", "/usr"]
         for name in SYSTEM:
@@ -79,23 +131,42 @@ class Builder:
             elif path.is_dir():
                 root.arguments += ["--ro-bind", str(path), str(path)]
         root.show(str(self._etc), "/etc")
-        for name in ETC_FOLDERS:
-            if Path("/etc", name).is_dir():
-                root.arguments += ["--ro-bind", f"/etc/{name}", f"/etc/{name}"]
-        root.arguments += ["--proc", "/proc", "--dev", "/dev"]
-        for target, mode in (("/tmp", 0o1777), ("/var/tmp", 0o1777), ("/dev/shm", 0o1777), (HOME, 0o755)):
-            root.give(target, mode)
+        if Path(CERTIFICATES).is_dir():
+            root.arguments += ["--ro-bind", CERTIFICATES, CERTIFICATES]
+        self._common(root, spec)
+        root.folders.append((f"w0{HOME}", 0o755))
+        root.arguments += ["--symlink", "/tmp", "/var/tmp"]
+        root.give("/tmp", 0o1777)
         for prefix in self._prefixes:
             root.show(prefix, prefix)
         root.show(str(self._agent), os.path.dirname(AGENT))
         if spec.workdir not in ("/", "/tmp", HOME):
             root.give(spec.workdir, 0o755)
-        for mount in spec.mounts:
-            if not os.path.exists(mount.source):
-                raise SandboxUnsupportedError(f"there is no {mount.source!r} to mount at {mount.target!r}")
-            root.show(os.path.realpath(mount.source), mount.target, read_only=mount.read_only)
-        root.arguments += ["--remount-ro", "/dev"]
-        return root
+
+    def _image(self, root: Root, spec: SandboxSpec) -> None:
+        """A directory with a root file system, and a layer over it that takes what is written."""
+        if not (os.path.isabs(spec.image) and os.path.isdir(f"{spec.image}/usr")):
+            raise SandboxUnsupportedError(
+                f"there is no image {spec.image!r} on this machine",
+                hint="Use docker_image='host', or the path of a directory that holds a root file system, or say what "
+                f"stands for it: LocalProvider(images={{{spec.image!r}: 'host'}}).",
+            )
+        root.binds.append((os.path.realpath(spec.image), "image"))
+        # Folders that mounts need are made in the upper layer, since those below may belong to other users.
+        places = ("", "/.agent", "/proc", "/dev", HOME, spec.workdir, *(mount.target for mount in spec.mounts))
+        folders = {f"upper{place.rstrip('/')}": 0o755 for place in places if not os.path.isfile(spec.image + place)}
+        root.folders += [*folders.items(), ("upper/tmp", 0o1777), ("work", 0o700)]
+        layers = ["--overlay-src", f"{STAGE}/image", "--overlay", f"{STAGE}/upper", f"{STAGE}/work", "/"]
+        root.arguments += layers
+        self._common(root, spec)
+        root.show(str(self._agent), os.path.dirname(AGENT))
+        root.show(sys.base_prefix, PYTHON)
+
+    def _common(self, root: Root, spec: SandboxSpec) -> None:
+        root.arguments += ["--proc", "/proc", "--dev", "/dev"]
+        root.give("/dev/shm", 0o1777)
+        if spec.network == "open":
+            root.arguments += ["--ro-bind-try", os.path.realpath("/etc/resolv.conf"), "/etc/resolv.conf"]
 
 
 def _namespaces(spec: SandboxSpec) -> list[str]:
@@ -118,20 +189,22 @@ def _prefixes(venv: bool) -> Iterator[str]:
             yield prefix
 
 
+@cache
+def _compiled() -> bytes:
+    """The agent's program for this interpreter: compiling it takes longer than starting it."""
+    code = compile(GUEST.read_bytes(), "agent.py", "exec", dont_inherit=True, optimize=2)
+    return importlib.util.MAGIC_NUMBER + bytes(12) + marshal.dumps(code)
+
+
 def _make_etc(folder: Path) -> None:
     folder.mkdir(mode=0o755)
     for name in ETC:
-        if Path("/etc", name).is_file():
-            shutil.copyfile(Path("/etc", name), folder / name)
-    for name in ETC_FOLDERS:
-        (folder / name).mkdir(mode=0o755)
-    texts = {
-        "passwd": "root:x:0:0:root:/root:/bin/sh\n" + USER.format(uid=1000, gid=1000),
-        "group": "root:x:0:\nsandbox:x:1000:\n",
-        "hosts": "127.0.0.1 localhost\n::1 localhost\n",
-        "hostname": "sandbox\n",
-        "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\n",
-    }
-    for name, text in texts.items():
+        source = Path("/etc", name)
+        if source.is_dir():
+            shutil.copytree(source, folder / name, symlinks=True)
+        elif source.is_file():
+            shutil.copyfile(source, folder / name)
+    (folder / "ssl" / "certs").mkdir(parents=True)
+    for name, text in TEXTS.items():
         (folder / name).write_text(text)
         (folder / name).chmod(0o644)

@@ -61,16 +61,22 @@ def _own_mounts(privileged: bool) -> None:
     _mount(None, "/", None, MS_REC | MS_PRIVATE)
 
 
+def _make_folder(path: str, mode: int, uid: int, gid: int) -> None:
+    """A directory of the sandbox's own, and its parents."""
+    if not os.path.isdir(path):
+        _make_folder(os.path.dirname(path), 0o755, uid, gid)
+        os.mkdir(path)
+        os.chown(path, uid, gid)
+        os.chmod(path, mode)
+
+
 def _stage(request: dict[str, Any], uid: int, gid: int) -> None:
     """Mount what the sandbox may write, make its directories, and bind what it sees of the host below `STAGE`."""
     sources = [(os.open(source, os.O_PATH), name) for source, name in request["binds"]]
     options = f"mode=0755,uid={uid},gid={gid}{request['tmpfs']}"
     _mount("tmpfs", STAGE, "tmpfs", MS_NOSUID | MS_NODEV, options)
     for name, mode in request["folders"]:
-        path = f"{STAGE}/{name}"
-        os.makedirs(path)
-        os.chmod(path, mode)
-        os.chown(path, uid, gid)
+        _make_folder(f"{STAGE}/{name}", mode, uid, gid)
     for fd, name in sources:
         path = f"{STAGE}/{name}"
         if stat.S_ISDIR(os.fstat(fd).st_mode):
