@@ -260,7 +260,7 @@ def test_memory_is_bounded_both_ways(
     suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rows of eight times what a row group holds are written and read with little more than one group at a time."""
-    monkeypatch.setattr("verifiers.train.storage.GROUP_TOKENS", 1 << 12)
+    monkeypatch.setattr("verifiers.train.storage_parquet.GROUP_TOKENS", 1 << 12)
     length, many = 1 << 8, 128
 
     def generated() -> Iterator[Row]:

@@ -17,7 +17,9 @@ from verifiers.errors import DatasetError, StoreError
 from verifiers.evals.appending import store_error
 from verifiers.evals.store import RESULTS, SavedRun
 from verifiers.train.rows import EnvRef, Row
-from verifiers.train.storage import is_parquet_of_rows, read_rows, row_files, row_of_data
+from verifiers.train.storage import read_rows, row_files
+from verifiers.train.storage_data import row_of_data
+from verifiers.train.storage_parquet import is_parquet_of_rows
 
 
 class Item(NamedTuple):
