@@ -183,10 +183,11 @@ class SandboxPool(Provider):
         request.callers += 1
         try:
             used = await asyncio.shield(request.task)
-        except asyncio.CancelledError:
+        except BaseException as error:
             if request.callers == 1 and not request.told:
-                del self._requests[key]
-                await _undone(request.task)
+                self._requests.pop(key, None)
+                if isinstance(error, asyncio.CancelledError):
+                    await _undone(request.task)
             raise
         finally:
             request.callers -= 1
@@ -348,9 +349,9 @@ class SandboxPool(Provider):
         waiter.given.set_result((sandbox, since))
 
     def _make_room(self, kind: _Kind) -> None:
-        """End the oldest idle sandbox of another kind, unless room is being made already."""
+        """End the oldest idle sandbox of another kind, unless room is being made for all who wait."""
         others = [other for other in self._kinds.values() if other is not kind and other.idle]
-        if others and not self._ending and len(self._starting) < self.max_starting:
+        if others and len(self._ending) < len(self._waiters) and len(self._starting) < self.max_starting:
             self._end(min(others, key=lambda other: other.idle[0][1]).idle.popleft()[0])
 
     def _sweep(self) -> None:

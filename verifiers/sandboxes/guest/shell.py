@@ -8,7 +8,6 @@ options and directory, but no functions.
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import os
 import select
@@ -82,8 +81,10 @@ class Shell(Worker):
         os.close(commands)
         os.close(status)
         os.set_blocking(self.answers, False)
-        with contextlib.suppress(OSError):  # else a long command waits for the shell
+        try:
             fcntl.fcntl(self.commands, SET_PIPE_SIZE, PIPE_BYTES)
+        except OSError:  # no contextlib here; a long command waits for the shell then
+            pass
         self.tell(ENTRY)
 
     def tell(self, text: bytes) -> None:

@@ -1,0 +1,40 @@
+"""Sessions where there is no bash, and the program that keeps them."""
+
+import pytest
+
+from verifiers.sandboxes import sessions
+from verifiers.sandboxes.local.provider import LocalProvider
+from verifiers.sandboxes.spec import SandboxSpec
+
+
+async def test_a_shell_that_is_not_bash_keeps_all_but_functions_over_a_kill(tmp_path, monkeypatch):
+    """Without bash it is `sh`: directory, variables, options and the status stay; a killed command costs functions."""
+    program = sessions._program("shell").replace(b"/bin/bash", b"/bin/no-bash")
+    monkeypatch.setattr(sessions, "_program", lambda name: program)
+    async with LocalProvider(root=tmp_path) as provider:
+        level = (await provider.capabilities()).isolation
+        sandbox = await provider.create(SandboxSpec(isolation=level))
+        session = await sandbox.session()
+        await session.run("cd /tmp; A='a b'; export B=2; f() { echo f; }; umask 027; set -f; (exit 4)")
+        assert (await session.run('echo $?; f; echo "${BASH_VERSION-none}"')).stdout == b"4\nf\nnone\n"
+        assert (await session.run("while :; do :; done", timeout=0.2)).state == "restored"
+        after = await session.run("pwd; echo $A; sh -c 'echo $B'; umask; echo /*; f")
+        assert after.stdout == b"/tmp\na b\n2\n0027\n/*\n" and b"not found" in after.stderr
+        wrong = await session.run("if then")
+        assert wrong.exit_code and wrong.state in ("kept", "restored")
+        assert (await session.run("pwd")).stdout == b"/tmp\n"
+
+
+@pytest.mark.parametrize("name", ["shell", "interpreter"])
+def test_the_program_of_a_session_is_one_text_of_the_standard_library(name):
+    """Nothing of this package is imported in a sandbox, and old versions of Python can read it."""
+    import ast
+
+    tree = ast.parse(sessions._program(name), feature_version=(3, 9))
+    imported = {
+        word.name if isinstance(node, ast.Import) else node.module
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for word in node.names
+    }
+    assert imported and not any(word.startswith("verifiers") for word in imported)
