@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -69,6 +71,33 @@ async def test_killing_everything_within_reach_ends_the_sandbox_alone(sandbox: S
         await sandbox.exec("kill -9 -1")
     assert not await sandbox.alive()
     await sandbox.delete()
+
+
+REDUCED = """
+import asyncio
+from verifiers.sandboxes.local.provider import LocalProvider
+from verifiers.sandboxes.spec import SandboxSpec
+
+async def main():
+    async with LocalProvider() as provider:
+        sandbox = await provider.create(SandboxSpec())
+        line = "id -u; grep -E '^(CapEff|CapBnd|Seccomp):' /proc/self/status | tr -d '\\n'; ls /etc/ssl/private"
+        print((await sandbox.exec(line)).stdout.decode().split())
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root has something to give up")
+@pytest.mark.parametrize("missing", ["sys_admin", "setuid"])
+def test_root_with_less_than_all_rights_keeps_nothing_inside(missing: str) -> None:
+    """Root in a container, say: without ids to give out or mounts of its own, a sandbox still has no rights at all."""
+    if probe.failed("namespace"):
+        pytest.skip("doctor: no namespaces here")
+    line = ["setpriv", f"--bounding-set=-{missing}", sys.executable, "-c", REDUCED]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
+    none = "0" * 16
+    assert done.stdout.strip() == str(["1000", "CapEff:", f"{none}CapBnd:", f"{none}Seccomp:", "2"]), done.stderr
 
 
 async def test_a_level_above_the_providers_is_refused() -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 from verifiers.errors import SandboxCreationError
 from verifiers.sandboxes.local import cgroups, limits, owners, seccomp
 from verifiers.sandboxes.local.cgroups import Group
-from verifiers.sandboxes.local.identity import Identities
+from verifiers.sandboxes.local.identity import Identities, may_mount
 from verifiers.sandboxes.results import Capabilities, Usage
 from verifiers.sandboxes.spec import Isolation, SandboxSpec
 
@@ -82,7 +82,7 @@ class Confiner:
     def __init__(self, state: Path, *, level: Isolation = "namespace", allowed_calls: Sequence[str] = ()) -> None:
         self.level = level
         self.cgroups = cgroups.find()
-        self.identities = Identities.claim()
+        self.identities = Identities.claim() if level != "namespace" or may_mount() else None
         self.owner = owners.register(state, self.cgroups)
         self.owner.folder.mkdir(mode=0o711, exist_ok=True)
         self._filter = state / FILTER

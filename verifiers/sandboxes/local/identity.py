@@ -23,6 +23,7 @@ FIRST = 1_900_000_000
 BLOCK = 4096
 BLOCKS = 1024
 _CAPABILITIES = (0, 5, 6, 7)  # CHOWN, KILL, SETGID, SETUID of linux/capability.h
+_SYS_ADMIN = 21
 
 
 class Identities:
@@ -82,9 +83,18 @@ def blocks_here() -> tuple[int, int]:
 
 def may_change_user() -> bool:
     """Whether this process may become other users and own what is theirs."""
+    return _has(*_CAPABILITIES)
+
+
+def may_mount() -> bool:
+    """Whether this process may mount without a user namespace; one of those knows a single user only."""
+    return _has(_SYS_ADMIN)
+
+
+def _has(*capabilities: int) -> bool:
     status = Path("/proc/self/status").read_text()
     effective = next(int(line.split()[1], 16) for line in status.splitlines() if line.startswith("CapEff"))
-    return all(effective >> number & 1 for number in _CAPABILITIES)
+    return all(effective >> number & 1 for number in capabilities)
 
 
 def _extents(text: str) -> list[tuple[int, int]]:

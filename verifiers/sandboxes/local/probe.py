@@ -87,7 +87,8 @@ def user_namespaces() -> Check:
     view = ["--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev"]
     # --unshare-all alone would do without a user namespace if it has to
     own = ["--unshare-all", "--unshare-user", "--as-pid-1"]
-    done = _run(path, *own, *view, "--", _true(), uid=identity.blocks_here()[0] or None)
+    uid = (identity.blocks_here()[0] or None) if identity.may_mount() else None
+    done = _run(path, *own, *view, "--", _true(), uid=uid)
     if done.returncode == 0:
         return Check(name, True, "with processes, mounts and a network of their own")
     why, fix = _refusal(Path("/proc/sys"), Path("/proc/self/status").read_text())
@@ -150,6 +151,9 @@ def groups() -> Check:
 def user_ids() -> Check:
     """Whether each sandbox gets an id of its own."""
     first, blocks = identity.blocks_here()
+    if blocks and not identity.may_mount():
+        found = "only below the level namespace: this process may not mount"
+        return Check("user ids", False, found, needed=False, fix="Give it the capability SYS_ADMIN.")
     if blocks:
         found = f"{first} to {first + blocks * identity.BLOCK - 1}, one for each sandbox"
         return Check("user ids", True, found, needed=False)

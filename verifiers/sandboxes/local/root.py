@@ -172,7 +172,7 @@ class Builder:
 def _namespaces(spec: SandboxSpec) -> list[str]:
     shared = ["--share-net"] if spec.network == "open" else []
     own = ["--unshare-all", "--unshare-user", *shared]  # alone, the first would do without a user namespace
-    own += ["--uid", "1000", "--gid", "1000"]
+    own += ["--uid", "1000", "--gid", "1000", "--cap-drop", "ALL"]  # a host's root would keep them all
     return [*own, "--die-with-parent", "--as-pid-1", "--new-session", "--hostname", "sandbox", "--chdir", "/"]
 
 
