@@ -39,7 +39,7 @@ class Spawner:
         script = Path(__file__).with_name("spawner.py")
         with theirs:
             self.process = subprocess.Popen(
-                [sys.executable, "-I", "-S", str(script), str(fd)],
+                [sys.executable, "-I", "-S", str(script), str(fd), str(os.getpid())],
                 pass_fds=(fd,),
                 env={},
                 stdin=subprocess.DEVNULL,

@@ -1,4 +1,4 @@
-"""Starts sandboxes for one provider: a small process with one thread, started as `python -I -S spawner.py FD`.
+"""Starts sandboxes for one provider: a small process with one thread, started as `python -I -S spawner.py FD PARENT`.
 
 bubblewrap dies with the *thread* that started it (containers/bubblewrap#692), forking a process with many threads and
 much memory is slow and unsafe, and mounts made here are seen by nobody else and vanish with the sandbox. A request is
@@ -8,6 +8,7 @@ one packet of JSON, the sandbox's connection beside it; answers are `{"id", "pid
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import fcntl
 import json
@@ -131,8 +132,9 @@ def _run(request: dict[str, Any], connection: int, arguments: int, errors: int) 
 class Spawner:
     """Children by the id of their sandbox."""
 
-    def __init__(self, link: socket.socket) -> None:
+    def __init__(self, link: socket.socket, owner: int) -> None:
         self.link = link
+        self.owner = owner
         self.pids: dict[str, int] = {}
         self.running: dict[int, tuple[str, int]] = {}
 
@@ -146,12 +148,15 @@ class Spawner:
         poll = select.poll()
         poll.register(self.link, select.POLLIN)
         poll.register(woken, select.POLLIN)
+        # Forks of the provider's process may hold its end of the connection for longer than it lives.
+        with contextlib.suppress(OSError):
+            poll.register(os.pidfd_open(self.owner), select.POLLIN)
         while True:
             for fd, _ in poll.poll():
                 if fd == woken:
                     os.read(woken, 4096)
                     self.reap()
-                elif not self.take():
+                elif fd != self.link.fileno() or not self.take():
                     return
 
     def take(self) -> bool:
@@ -212,4 +217,4 @@ class Spawner:
 
 
 if __name__ == "__main__":
-    Spawner(socket.socket(fileno=int(sys.argv[1]))).serve()
+    Spawner(socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])).serve()
