@@ -189,3 +189,12 @@ async def test_ids_are_claimed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cgroups, "find", lambda: Cgroups((), {"pids": "refused"}))
     async with LocalProvider() as provider:
         assert "all sandboxes share" in (await provider.capabilities()).weak["pids"]
+
+
+async def test_a_debugger_works_where_its_call_is_allowed_and_that_is_told() -> None:
+    """One name out of the denied is let through; the others are not, and the capabilities say so."""
+    async with LocalProvider(allowed_calls=("ptrace",)) as provider:
+        assert "ptrace" in (await provider.capabilities()).weak["seccomp"]
+        sandbox = await provider.create(SandboxSpec())
+        trace = "import ctypes; libc = ctypes.CDLL(None); print(libc.ptrace(0, 0, 0, 0), libc.unshare(0x10000000))"
+        assert (await sandbox.exec(["python3", "-c", trace])).stdout == b"0 -1\n"

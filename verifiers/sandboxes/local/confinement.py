@@ -81,6 +81,7 @@ class Confiner:
 
     def __init__(self, state: Path, *, level: Isolation = "namespace", allowed_calls: Sequence[str] = ()) -> None:
         self.level = level
+        self._allowed = sorted(allowed_calls)
         self.cgroups = cgroups.find()
         self.identities = Identities.claim() if level != "namespace" or may_mount() else None
         self.owner = owners.register(state, self.cgroups)
@@ -95,11 +96,10 @@ class Confiner:
     def capabilities(self) -> Capabilities:
         """What it can limit, and how."""
         grouped, own_user = self.cgroups.limits, self.identities is not None
-        return Capabilities(
-            isolation=self.level,
-            limits=limits.enforced(grouped, sized=self._sized),
-            weak=limits.weaknesses(grouped, own_user=own_user, sized=self._sized),
-        )
+        weak = limits.weaknesses(grouped, own_user=own_user, sized=self._sized)
+        if self._allowed:
+            weak["seccomp"] = f"lets through what is denied otherwise: {', '.join(self._allowed)}"
+        return Capabilities(isolation=self.level, limits=limits.enforced(grouped, sized=self._sized), weak=weak)
 
     def prepare(self, sandbox_id: str, spec: SandboxSpec) -> Confinement:
         """Everything that is needed before the first process starts. Leaves nothing if it raises."""

@@ -14,7 +14,7 @@ import shutil
 import socket
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -51,6 +51,8 @@ class LocalProvider(Provider):
     root: a directory for what sandboxes need on the host; a new one below the system's for temporary files if None.
     venv: whether they see the Python environment of this process, read-only.
     images: names of images that the system of this machine (`host`) stands for, beside `IMAGES`.
+    allowed_calls: system calls that the filter lets through though it denies them otherwise, as `ptrace` for a debugger
+        (`seccomp.DENIED` has the names); only at the level "namespace", and told in the capabilities.
     """
 
     name = "local"
@@ -62,11 +64,13 @@ class LocalProvider(Provider):
         root: Path | None = None,
         venv: bool = True,
         images: Mapping[str, str] | None = None,
+        allowed_calls: Sequence[str] = (),
     ) -> None:
         self.level = level
         self._root = root
         self._venv = venv
         self._images = {**IMAGES, **(images or {})}
+        self._allowed_calls = allowed_calls
         self._state: Path | None = None
         self._confiner: Confiner | None = None
         self._bubblewrap = ("", "")
@@ -224,7 +228,7 @@ class LocalProvider(Provider):
                 self._root.mkdir(parents=True, exist_ok=True)
             self._state = Path(tempfile.mkdtemp(prefix="verifiers-sandboxes-", dir=self._root))
             self._state.chmod(0o711)  # where there are no mounts, sandboxes find their directories below it
-            self._confiner = Confiner(self._state, level=self.level)
+            self._confiner = Confiner(self._state, level=self.level, allowed_calls=self._allowed_calls)
             self._builder = Builder(self._state, venv=self._venv)
         if self._spawner is None or not self._spawner.alive:
             self._spawner = Spawner()

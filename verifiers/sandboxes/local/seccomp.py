@@ -21,7 +21,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from verifiers.errors import SandboxUnsupportedError
+from verifiers.errors import ConfigError, SandboxUnsupportedError
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ def program(
 
     families: of sockets that may be made; none of them leaves `socketpair` of AF_UNIX.
     allowed: names out of `DENIED` that are let through after all, for whoever debugs inside.
-    SandboxUnsupportedError: there is no table for the machine.
+    SandboxUnsupportedError: there is no table for the machine. ConfigError: a name is not in `DENIED`.
     """
     name = machine or os.uname().machine
     if name not in ARCHITECTURES:
@@ -107,6 +107,8 @@ def program(
         raise SandboxUnsupportedError(f"there is no filter of system calls for {name}", hint=hint)
     architecture = ARCHITECTURES[name]
     calls = architecture.calls
+    if unknown := sorted(set(allowed) - set(DENIED)):
+        raise ConfigError(f"nothing denies {', '.join(unknown)}", hint=f"Denied are {', '.join(DENIED)}.")
     code = [(_LOAD, 0, 0, _ARCHITECTURE), (_EQUAL, 1, 0, architecture.audit), (_RETURN, 0, 0, _KILL)]
     code.append((_LOAD, 0, 0, _NUMBER))
     if name == "x86_64":
