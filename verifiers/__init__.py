@@ -101,6 +101,7 @@ if TYPE_CHECKING:
     from verifiers.evals.printing import print_prompt_completions_sample as print_prompt_completions_sample
     from verifiers.parsers.extract import (
         extract_boxed_answer as extract_boxed_answer,
+        extract_code as extract_code,
         extract_hash_answer as extract_hash_answer,
     )
     from verifiers.parsers.maybe_think_parser import MaybeThinkParser as MaybeThinkParser
