@@ -77,6 +77,7 @@ SECTIONS = (
     ("Parsers and extraction", "verifiers.parsers"),
     ("Decorators", "verifiers.decorators"),
     ("Clients", "verifiers.clients"),
+    ("Sandboxes", "verifiers.sandboxes"),
     ("Groups of rollouts", "verifiers.rollouts"),
     ("Training", "verifiers.train"),
     ("Types", "verifiers.types"),
@@ -92,7 +93,11 @@ BY_MODULE = {
     "CachedClient": "verifiers.clients.cache",
     "ResponseCache": "verifiers.clients.cache_file",
     "GenerateOptions": "verifiers.evals.options",
+    "CodeLimits": "verifiers.grading.code_run",
+    "grade_code": "verifiers.grading.code",
     "grade_math": "verifiers.grading.math",
+    "in_sandboxes": "verifiers.rubrics.code_rubric",
+    "read_tests": "verifiers.grading.code_tests",
     "Verdict": "verifiers.grading.verdict",
 }
 """Names that are imported from their module."""
