@@ -83,6 +83,7 @@ class _Held:
         self.name = name
         self.lease = lease
         self.failure: SandboxError | None = None
+        self.loop = asyncio.get_running_loop()
         self.jobs: dict[str, asyncio.Task[ExecResult]] = {}
 
     @contextlib.asynccontextmanager
@@ -96,6 +97,13 @@ class _Held:
             raise
 
     async def close(self) -> None:
+        """Delete it, from any loop. One whose own loop has ended goes with its provider, which belongs to that."""
+        if self.loop is asyncio.get_running_loop():
+            await self._close()
+        elif self.loop.is_running():
+            await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._close(), self.loop))
+
+    async def _close(self) -> None:
         for waiting in self.jobs.values():
             waiting.cancel()
         await self.lease.release()
