@@ -10,7 +10,7 @@ import pytest
 from verifiers.errors import ConfigError
 from verifiers.sandboxes.default import new_provider, sandbox_settings
 from verifiers.sandboxes.local.provider import LocalProvider
-from verifiers.sandboxes.node.client import NodeProvider
+from verifiers.sandboxes.node.cluster import NodesProvider
 
 SCRIPT = """
 import asyncio, multiprocessing, os, sys
@@ -54,12 +54,12 @@ def no_files(monkeypatch, tmp_path):
 
 def test_settings_have_origins_and_the_first_that_says_something_wins(no_files, monkeypatch, tmp_path):
     """Variable, project, user, default."""
-    (tmp_path / "user.toml").write_text('[sandbox]\nprovider = "http://user:1"\nready = 3\nmax_alive = 5\n')
+    (tmp_path / "user.toml").write_text('[sandbox]\nprovider = "http://user:1, unix:/two"\nready = 3\nmax_alive = 5\n')
     (tmp_path / "pyproject.toml").write_text("[tool.verifiers.sandbox]\nready = 2\nmax_alive = 4\n")
     monkeypatch.setenv("VF_SANDBOX_MAX_ALIVE", "7")
     settings = sandbox_settings()
     assert {name: setting.value for name, setting in settings.items() if name != "max_starting"} == {
-        "provider": "http://user:1",
+        "provider": "http://user:1, unix:/two",
         "level": "namespace",
         "max_alive": 7,
         "ready": 2,
@@ -67,7 +67,7 @@ def test_settings_have_origins_and_the_first_that_says_something_wins(no_files, 
     origins = [settings[name].origin for name in ("max_alive", "ready", "provider", "level")]
     assert origins == ["VF_SANDBOX_MAX_ALIVE", str(tmp_path / "pyproject.toml"), str(tmp_path / "user.toml"), "default"]
     pool = new_provider(settings)
-    assert isinstance(pool.provider, NodeProvider) and (pool.max_alive, pool.ready) == (7, 2)
+    assert isinstance(pool.provider, NodesProvider) and (pool.max_alive, pool.ready) == (7, 2)
 
 
 def test_without_settings_it_is_this_machine_with_limits_of_its_size(no_files):

@@ -94,9 +94,9 @@ def _provider(setting: Setting, level: Isolation) -> Provider:
 
         return LocalProvider(level=level)
     if addresses and all(address.startswith(("http://", "https://", "unix:")) for address in addresses):
-        from verifiers.sandboxes.node.client import NodeProvider
+        from verifiers.sandboxes.node.cluster import NodesProvider
 
-        return NodeProvider(addresses[0])
+        return NodesProvider(addresses)
     raise ConfigError(
         f"{setting.value!r} of {setting.origin} is no provider of sandboxes",
         hint='"local", or addresses of nodes: http://HOST:PORT or unix:/PATH, with commas between them.',
