@@ -68,9 +68,14 @@ class Confinement:
         with suppress(OSError):
             self.group.kill()
 
-    def release(self) -> None:
-        """Free what was prepared. Called once, when no process of it is left, or none was started."""
-        self.confiner.take_back(self)
+    def release(self) -> bool:
+        """Free what was prepared, once no process of it is left or none was started. False: the kernel is not done
+        with its last process yet; try again a moment later, and at last `linger`."""
+        return self.confiner.take_back(self)
+
+    def linger(self) -> None:
+        """Have it freed some time: with the next sandbox, or at the provider's end."""
+        self.confiner.linger(self)
 
 
 class Confiner:
@@ -130,24 +135,26 @@ class Confiner:
             seccomp=str(self._filter),
         )
 
-    def take_back(self, confinement: Confinement) -> None:
-        """Free what a sandbox had. What its last processes still hold is freed a little later."""
-        if confinement.group.remove(seconds=0) and self._cleared(confinement):
+    def take_back(self, confinement: Confinement) -> bool:
+        """Free what a sandbox had; whether all of it is."""
+        gone = confinement.group.remove(seconds=0) and self._cleared(confinement)
+        if gone:
             self._give_back(confinement.uid)
-        else:
-            self._lingering.append(confinement)
+        return gone
 
     def _cleared(self, confinement: Confinement) -> bool:
         return not self._needs_directory or owners.remove_tree(confinement.directory)
+
+    def linger(self, confinement: Confinement) -> None:
+        """Free it a little later."""
+        self._lingering.append(confinement)
 
     def _give_back(self, uid: int | None) -> None:
         if self.identities is not None and uid is not None:
             self.identities.give_back(uid)
 
     def _retry(self) -> None:
-        waiting, self._lingering = self._lingering, []
-        for confinement in waiting:
-            self.take_back(confinement)
+        self._lingering = [one for one in self._lingering if not self.take_back(one)]
 
     def close(self) -> None:
         """Free what is left, waiting for it, and forget the owner."""

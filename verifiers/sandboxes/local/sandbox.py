@@ -100,8 +100,18 @@ class Life:
                     await self._spawner.kill(self.child)
                 await asyncio.wait({self.child.ended}, timeout=END_S)
         finally:
-            self.confinement.release()
+            await self._release()
             self._forget()
+
+    async def _release(self) -> None:
+        """Give back what it was confined with. The kernel may need a moment after the last process."""
+        pause = 0.001
+        while not self.confinement.release():
+            if pause > 1:
+                self.confinement.linger()
+                break
+            await asyncio.sleep(pause)
+            pause *= 2
 
 
 class LocalSandbox(GuestSandbox):
