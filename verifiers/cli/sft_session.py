@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from verifiers.cli.interrupts import interruptible
-from verifiers.cli.output import Output, log_file
-from verifiers.cli.training_end import LOSSES, finish, write_curve
+from verifiers.cli.output import Output
+from verifiers.cli.training_end import LOSSES, finish
 from verifiers.cli.training_line import Flags, Line
 from verifiers.cli.training_record import (
     FROM_HUB,
@@ -28,16 +28,16 @@ from verifiers.cli.training_record import (
     ignore_signals,
     need_torch,
 )
+from verifiers.cli.training_run import Teller, follow, lead
 from verifiers.cli.training_view import View, shown_view
-from verifiers.errors import ConfigError, Error, ExitCode
-from verifiers.loops import run_to_end
+from verifiers.errors import ConfigError, ExitCode
 from verifiers.train.config import SftConfig
 from verifiers.train.config_files import to_file
 from verifiers.train.observers.metrics_file import MetricsFile
 from verifiers.train.observers.open import open_observers
 from verifiers.train.plan import on_hub
 from verifiers.train.report import Observer, StepReport
-from verifiers.train.run_folder import CHECKPOINTS, LOG, METRICS, RunFolder
+from verifiers.train.run_folder import CHECKPOINTS, METRICS, RunFolder
 
 
 def train(line: Line, flags: Flags, output: Output) -> ExitCode:
@@ -77,8 +77,10 @@ class _Session:
 
         config = self.config
         ranks = joined(config.model)
-        policy = loaded_policy(config.model, config.trainer.seed)
         leads = ranks.rank == 0
+        if not leads:
+            ignore_signals()
+        policy = loaded_policy(config.model, config.trainer.seed)
         folder = folder_of(config, config.output, self.flags) if leads else RunFolder(config.output)
         keeping = config.checkpoint
         checkpoints = Checkpoints(folder / CHECKPOINTS, every=keeping.every, keep=keeping.keep)
@@ -86,17 +88,9 @@ class _Session:
         loop = SftLoop(learned, config.sft, validation=held_out, checkpoints=checkpoints)
         learner = make_sft_learner(policy, config.trainer, loop.total_steps, ranks)
         if not leads:
-            ignore_signals()
-            learner.follow()
-            ranks.leave()
-            return ExitCode.OK
-        try:
-            with folder.held(new=config if self.flags.resume is None else None), log_file(folder / LOG):
-                code = run_to_end(self._train(folder, loop, learner))
-        finally:
-            learner.close()
-        ranks.leave()
-        return code
+            return follow(learner, ranks)
+        begins = config if self.flags.resume is None else None
+        return lead(self._train(folder, loop, learner), learner, ranks, folder, begins)
 
     def _rows(self, tokenizer: Any, *, tell: bool) -> tuple[list[Any], list[Any]]:
         """What is learned and what is held out; what was left out is told."""
@@ -119,6 +113,7 @@ class _Session:
 
     async def _train(self, folder: RunFolder, loop: Any, learner: Any) -> ExitCode:
         began = time.monotonic()
+        teller = Teller("vf-sft", folder, self.output)
         async with AsyncExitStack() as ends:
             went_on = loop.resume(learner)
             record = RunRecord(
@@ -145,30 +140,16 @@ class _Session:
                 loop.observe(observer)
             told = "stopping after this step, with a checkpoint"
             with interruptible(self.output, loop.stop, told) as interrupt:
-                outcome = await self._driven(loop, learner, record, folder)
+                # In a thread, so that the view is redrawn and Ctrl-C heard.
+                outcome = await teller.driven(asyncio.to_thread(loop.run, learner), loop, record)
         names = ", ".join(Path(file).name for file in self.config.data.files)
         title = f"{Path(self.config.model.path).name} on {names}"
         if outcome.stopped and interrupt.pressed:
-            write_curve(LOSSES, title, folder)
-            self.output.note(f"stopped after step {outcome.step} of {loop.total_steps}")
-            self.output.hint(f"continue with: {shlex.join(['vf-sft', '--resume', str(folder.path)])}")
-            return ExitCode.INTERRUPTED
+            return teller.stopped(outcome, loop.total_steps, LOSSES, title)
         model = finish(LOSSES, title, folder, learner, time.monotonic() - began, self.output)
         self.output.hint(f"evaluate it: vf-eval ENVIRONMENT -m {shlex.quote(f'local:{model}')}")
         self.output.hint(f"go on: vf-train {shlex.quote(f'model.path={model}')} env=ENVIRONMENT")
         return ExitCode.OK
-
-    async def _driven(self, loop: Any, learner: Any, record: RunRecord, folder: RunFolder) -> Any:
-        """Run the loop in a thread, so that the view is redrawn and Ctrl-C heard, and note how it ended."""
-        try:
-            outcome = await asyncio.to_thread(loop.run, learner)
-        except BaseException as error:
-            record.ended(loop.step, type(error).__name__)
-            if isinstance(error, Error) and loop.step:
-                self.output.hint(f"continue from the last checkpoint: vf-sft --resume {folder.path}")
-            raise
-        record.ended(outcome.step, "stopped" if outcome.stopped else "finished")
-        return outcome
 
 
 def _in_loop(view: View) -> Callable[[StepReport], None]:

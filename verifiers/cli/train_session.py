@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from verifiers.cli.interrupts import interruptible
-from verifiers.cli.output import Output, log_file
-from verifiers.cli.training_end import REWARDS, finish, write_curve
+from verifiers.cli.output import Output
+from verifiers.cli.training_end import REWARDS, finish
 from verifiers.cli.training_line import Line
 from verifiers.cli.training_record import (
     FROM_HUB,
@@ -28,10 +28,10 @@ from verifiers.cli.training_record import (
     ignore_signals,
     need_torch,
 )
+from verifiers.cli.training_run import Teller, follow, lead
 from verifiers.cli.training_view import shown_view
-from verifiers.errors import Error, ExitCode
+from verifiers.errors import ExitCode
 from verifiers.hub.ids import is_hub_id
-from verifiers.loops import run_to_end
 from verifiers.train.config import EnvironmentConfig, TrainConfig
 from verifiers.train.config_files import to_file
 from verifiers.train.engines.http import key_headers
@@ -40,7 +40,7 @@ from verifiers.train.observers.metrics_file import MetricsFile
 from verifiers.train.observers.open import open_observers
 from verifiers.train.plan import batch_figures, counted, on_hub, parameters
 from verifiers.train.report import Observer
-from verifiers.train.run_folder import LOG, METRICS, RunFolder
+from verifiers.train.run_folder import METRICS, RunFolder
 
 if TYPE_CHECKING:
     from verifiers.cli.train import TrainFlags
@@ -137,20 +137,13 @@ class _Session:
         ranks = joined(config.model)
         if ranks.rank > 0:
             ignore_signals()
-            make_learner(config, ranks).follow()
-            ranks.leave()  # threads of gloo that outlive the interpreter abort it: a run that is done would have failed
-            return ExitCode.OK
+            return follow(make_learner(config, ranks), ranks)
         found = self._found(config.env)
         evaluated = self._evaluated(found)
         folder = folder_of(config, config.output, self.flags)
         learner = make_learner(config, ranks)
-        try:
-            with folder.held(new=config if self.flags.resume is None else None), log_file(folder / LOG):
-                code = run_to_end(self._train(folder, learner, found, evaluated))
-        finally:
-            learner.close()
-        ranks.leave()
-        return code
+        begins = config if self.flags.resume is None else None
+        return lead(self._train(folder, learner, found, evaluated), learner, ranks, folder, begins)
 
     def _found(self, environments: Sequence[EnvironmentConfig]) -> list[FoundEnvironment]:
         prepare = preparer(self.flags, self.output)
@@ -179,6 +172,7 @@ class _Session:
         from verifiers.train.build import Run, built
 
         began = time.monotonic()
+        teller = Teller("vf-train", folder, self.output)
         async with contextlib.AsyncExitStack() as ends:
             run: Run = await ends.enter_async_context(built(self.config, learner, found, evaluated, folder))
             record = RunRecord(
@@ -204,12 +198,9 @@ class _Session:
                 run.loop.observe(observer)
             told = "stopping after this step, with a checkpoint"
             with interruptible(self.output, run.loop.stop, told) as interrupt:
-                outcome = await self._driven(run, folder, record)
+                outcome = await teller.driven(run.loop.run(), run.loop, record)
         if outcome.stopped and interrupt.pressed:
-            write_curve(REWARDS, self._title, folder)
-            self.output.note(f"stopped after step {outcome.step} of {self.config.loop.steps}")
-            self.output.hint(f"continue with: {shlex.join(['vf-train', '--resume', str(folder.path)])}")
-            return ExitCode.INTERRUPTED
+            return teller.stopped(outcome, self.config.loop.steps, REWARDS, self._title)
         return self._finish(folder, learner, time.monotonic() - began)
 
     def _finish(self, folder: RunFolder, learner: Any, seconds: float) -> ExitCode:
@@ -222,18 +213,6 @@ class _Session:
     @property
     def _title(self) -> str:
         return f"{Path(self.config.model.path).name} on {', '.join(one.label for one in self.config.env)}"
-
-    async def _driven(self, run: Any, folder: RunFolder, record: RunRecord) -> Any:
-        """Run the loop, and note how it ended."""
-        try:
-            outcome = await run.loop.run()
-        except BaseException as error:
-            record.ended(run.loop.step, type(error).__name__)
-            if isinstance(error, Error) and run.loop.step:
-                self.output.hint(f"continue from the last checkpoint: vf-train --resume {folder.path}")
-            raise
-        record.ended(outcome.step, "stopped" if outcome.stopped else "finished")
-        return outcome
 
     def _tell_start(self, folder: RunFolder, run: Any) -> None:
         for one in run.environments:
