@@ -172,5 +172,5 @@ async def test_a_lifetime_ends(provider, spec):
 
 async def test_an_idle_lifetime_does_not_end_what_works(provider, spec):
     """A sandbox whose command runs is not idle, however long that takes."""
-    sandbox = await provider.create(spec(idle_lifetime=0.3))
-    assert (await sandbox.exec("sleep 0.8; echo on")).stdout == b"on\n"
+    sandbox = await provider.create(spec(idle_lifetime=1.5))
+    assert (await sandbox.exec("sleep 2.2; echo on")).stdout == b"on\n"
