@@ -31,7 +31,7 @@ async def test_a_signal_drains_and_leaves_nothing(tmp_path):
 
 
 async def test_it_listens_on_a_socket(tmp_path):
-    """On a unix socket it needs no token, and a second one there is refused."""
+    """On a unix socket it needs no token."""
     path = tmp_path / "socket"
     async with Daemon("--socket", str(path)) as daemon, NodeProvider(f"unix:{path}", TOKEN) as provider:
         assert daemon.url == f"unix:{path}"

@@ -20,7 +20,7 @@ from typing import Any
 
 from docs_pages import ROOT, Block
 
-COMMANDS = ("vf-eval", "vf-init", "vf-install", "vf-sandbox", "vf-sft", "vf-train", "vf-validate")
+COMMANDS = ("sandboxd", "vf-eval", "vf-init", "vf-install", "vf-sandbox", "vf-sft", "vf-train", "vf-validate")
 TIME_LIMIT_S = 240
 
 

@@ -47,7 +47,7 @@ class Flags:
     images: Annotated[Path | None, _flag("Folder of root file systems that may be asked for by name.")] = None
     allow_mounts: Annotated[bool, _flag("Let clients mount folders of this machine.")] = False
     json: Annotated[bool, _flag("Say where it listens as a JSON object.")] = False
-    verbose: Annotated[bool, Parameter(alias="-v", help="Show tracebacks.", negative="")] = False
+    verbose: Annotated[bool, _flag("Show tracebacks, and the whole log.")] = False
 
 
 app = App(

@@ -97,6 +97,7 @@ def _provider(setting: Setting, level: Isolation) -> Provider:
         from verifiers.sandboxes.node.cluster import NodesProvider
 
         return NodesProvider(addresses)
+        return NodesProvider(addresses)  # also for one: its host name may have several numbers
     raise ConfigError(
         f"{setting.value!r} of {setting.origin} is no provider of sandboxes",
         hint='"local", or addresses of nodes: http://HOST:PORT or unix:/PATH, with commas between them.',

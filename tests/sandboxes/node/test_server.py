@@ -118,7 +118,7 @@ async def test_paths_of_the_node_are_not_the_clients(tmp_path):
 
 
 async def test_a_unix_socket_is_its_owners(tmp_path):
-    """On a unix socket no token is needed: nobody else can open it. TCP without a token is refused."""
+    """On a unix socket no token is needed: only its owner can open it, and only one can listen. TCP needs a token."""
     async with LocalProvider() as local:
         with pytest.raises(ConfigError, match="token"):
             await NodeServer(local, token=None).start_tcp()
@@ -129,8 +129,13 @@ async def test_a_unix_socket_is_its_owners(tmp_path):
             async with NodeProvider(url) as provider:
                 sandbox = await provider.create(SandboxSpec())
                 assert (await sandbox.exec("echo hi")).stdout == b"hi\n"
+                with pytest.raises(ConfigError, match="listens"):
+                    await NodeServer(local, token=None).start_unix(tmp_path / "socket")
+                assert await sandbox.alive()
         finally:
             await server.stop()
+        await server.start_unix(tmp_path / "socket")  # one that was left behind is in nobody's way
+        await server.stop()
 
 
 async def test_once_keeps_keys_longer_than_outcomes():

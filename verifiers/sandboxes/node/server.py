@@ -101,6 +101,8 @@ class NodeServer:
 
     async def start_unix(self, path: Path) -> str:
         """Listen on a unix socket that only this user may connect to; the server's URL."""
+        if await _somebody_listens(path):  # asyncio takes the place of a socket that is there
+            raise ConfigError(f"somebody listens at {path} already", hint="Take another path, or end that daemon.")
         runner = await self._set_up()
         before = os.umask(0o177)
         try:
@@ -147,3 +149,12 @@ class NodeServer:
         await self._runner.setup()
         self._keeping = asyncio.create_task(self._routes.held.keep_order())
         return self._runner
+
+
+async def _somebody_listens(path: Path) -> bool:
+    try:
+        _, writer = await asyncio.open_unix_connection(str(path))
+    except OSError:
+        return False
+    writer.close()
+    return True
