@@ -27,8 +27,8 @@ TOKEN = "VF_SANDBOXD_TOKEN"  # noqa: S105 - the name of a variable
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
-def _flag(text: str) -> Parameter:
-    return Parameter(help=text, negative="", show_default=lambda value: value or None)
+def _flag(text: str, letter: str | None = None) -> Parameter:
+    return Parameter(alias=letter, help=text, negative="", show_default=lambda value: value or None)
 
 
 @Parameter(name="*")
@@ -47,7 +47,7 @@ class Flags:
     images: Annotated[Path | None, _flag("Folder of root file systems that may be asked for by name.")] = None
     allow_mounts: Annotated[bool, _flag("Let clients mount folders of this machine.")] = False
     json: Annotated[bool, _flag("Say where it listens as a JSON object.")] = False
-    verbose: Annotated[bool, _flag("Show tracebacks, and the whole log.")] = False
+    verbose: Annotated[bool, _flag("Show tracebacks and the whole log.", "-v")] = False
 
 
 app = App(
