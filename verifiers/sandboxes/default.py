@@ -96,7 +96,6 @@ def _provider(setting: Setting, level: Isolation) -> Provider:
     if addresses and all(address.startswith(("http://", "https://", "unix:")) for address in addresses):
         from verifiers.sandboxes.node.cluster import NodesProvider
 
-        return NodesProvider(addresses)
         return NodesProvider(addresses)  # also for one: its host name may have several numbers
     raise ConfigError(
         f"{setting.value!r} of {setting.origin} is no provider of sandboxes",
