@@ -185,8 +185,8 @@ class PythonEnv(SandboxEnv):
             names = ", ".join(str(item) for item in missing or self._requirements)
             raise SandboxUnsupportedError(
                 f"pip_install_packages: the sandbox's Python has no {names}, and no network to get it from",
-                hint="Install it beside verifiers (pip install …), which its sandboxes see; or pass network='open'; "
-                "or leave it out of pip_install_packages.",
+                hint="Install it beside verifiers (pip install …): sandboxes of this machine see it. Or take an image "
+                "that has it, or a provider whose sandboxes can install it (network='open'), or do without.",
             )
         else:
             words = ["python3", "-m", "pip", "install", "-q", *shlex.split(self.pip_install_packages)]
