@@ -60,14 +60,15 @@ def test_processes_beyond_the_limit_are_refused_counted_and_killed_with_the_rest
 
 
 @needs
-def test_the_freezer_kills_where_there_is_no_version_2(name: str) -> None:
-    """A group whose only way to kill is version 1's freezer leaves nothing either."""
+@pytest.mark.parametrize(("controller", "kills"), [("freezer", "freezer"), ("pids", None)])
+def test_a_group_is_killed_where_version_2_cannot(controller: str, kills: str | None, name: str) -> None:
+    """By version 1's freezer, or one process after another until none is left."""
     hierarchies = cgroups.hierarchies(Path("/proc/self/mountinfo").read_text())
-    mounted = [place for place in hierarchies if "freezer" in place[1]]
+    mounted = [place for place in hierarchies if controller in place[1]]
     if not mounted:
-        pytest.skip("no freezer of version 1 is mounted")
-    only = Cgroups((Tree(mounted[0][2], 1, frozenset({"freezer"})),))
-    assert only.kills == "freezer"
+        pytest.skip(f"no {controller} of version 1 is mounted")
+    only = Cgroups((Tree(mounted[0][2], 1, frozenset({controller})),))
+    assert only.kills == kills
     group = only.make(name)
     _run(group, "for i in 1 2 3; do setsid sleep 1000 & done; exit 0")
     group.kill()

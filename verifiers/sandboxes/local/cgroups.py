@@ -30,11 +30,14 @@ LEAF = "verifiers-host"
 """Where our own processes go if they stand where groups are to be made: version 2 wants processes in leaves only."""
 CONTROLLERS = ("memory", "pids", "cpu")
 """Those that limit something."""
+KILLERS = ("cgroup.kill", "freezer")
+"""What kills a whole group, the better one first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """A mounted hierarchy: `base` is the directory that groups are made in. controllers: those usable in it."""
+    """A mounted hierarchy: `base` is the directory that groups are made in. controllers: those usable in it,
+    `swap` and `cgroup.kill` among them."""
 
     base: Path
     version: int
@@ -56,9 +59,7 @@ class Cgroups:
     @property
     def kills(self) -> str | None:
         """By what a whole group is killed: `cgroup.kill`, `freezer` or None."""
-        if any(tree.version == 2 for tree in self.trees):
-            return "cgroup.kill"
-        return "freezer" if any("freezer" in tree.controllers for tree in self.trees) else None
+        return next((name for name in KILLERS if any(name in tree.controllers for tree in self.trees)), None)
 
     def make(
         self, name: str, *, memory: int | None = None, pids: int | None = None, cpu: float | None = None
@@ -118,29 +119,22 @@ class Group:
 
     def kill(self) -> None:
         """Kill all that is in it, also what is just being started. Nothing in it, or no such group: nothing to do."""
-        for tree, path in self.places:
-            if tree.version == 2:
-                with suppress(FileNotFoundError):
-                    _write(f"{path}/cgroup.kill", "1")
-                    return
-        for tree, path in self.places:
-            if "freezer" in tree.controllers:
-                with suppress(FileNotFoundError), _frozen(path):
-                    self._kill_each(path)
-                return
-        for _, path in self.places[:1]:
-            self._kill_each(path)
+        with suppress(FileNotFoundError):
+            if place := self._place("cgroup.kill"):
+                _write(f"{place[1]}/cgroup.kill", "1")
+            elif place := self._place("freezer"):
+                with _frozen(place[1]):
+                    _kill_each(place[1])
+            elif self.places:
+                until = time.monotonic() + REMOVAL_S
+                while _kill_each(self.places[0][1]) and time.monotonic() < until:
+                    time.sleep(0.001)
 
     def remove(self, seconds: float = REMOVAL_S) -> bool:
         """Remove the directories once they are empty; False if `seconds` were not enough for that."""
         until = time.monotonic() + seconds
         gone = [_removed(path, until) for _, path in self.places]
         return all(gone)
-
-    def _kill_each(self, path: str) -> None:
-        for pid in _pids(path):
-            with suppress(ProcessLookupError):
-                os.kill(pid, 9)
 
     def _place(self, controller: str) -> tuple[Tree, str] | None:
         return next((place for place in self.places if controller in place[0].controllers), None)
@@ -199,7 +193,11 @@ def find(mountinfo: str | None = None, own: str | None = None) -> Cgroups:
         tree = _try(version, wanted, mount, _below(mount, root, own_path), findings)
         if tree is not None:
             trees.append(tree)
-    taken: set[str] = {"freezer", "cpuacct"} if any(tree.version == 2 for tree in trees) else set()  # it does both
+    taken: set[str] = set()
+    if any(tree.version == 2 for tree in trees):
+        taken.add("cpuacct")  # it counts that, too
+    if any("cgroup.kill" in tree.controllers for tree in trees):
+        taken.add("freezer")
     kept = []
     for tree in sorted(trees, key=lambda one: -one.version):
         useful = tree.controllers - taken
@@ -279,7 +277,7 @@ def _probe_v1(base: Path, wanted: frozenset[str]) -> frozenset[str]:
 
 
 def _probe_v2(base: Path, findings: dict[str, str]) -> frozenset[str]:
-    """What a group below `base` can do. OSError: not even be made, or not kill."""
+    """What a group below `base` can do. OSError: not even be made."""
     offered = _read(f"{base}/cgroup.controllers").split()
     for name in CONTROLLERS:
         if name in offered:
@@ -289,7 +287,9 @@ def _probe_v2(base: Path, findings: dict[str, str]) -> frozenset[str]:
                 findings.setdefault(name, f"{base}/cgroup.subtree_control: {error.strerror}")
     usable = set()
     with _trial(base) as path:
-        _write(f"{path}/cgroup.kill", "1")
+        with suppress(OSError):  # since Linux 5.14
+            _write(f"{path}/cgroup.kill", "1")
+            usable.add("cgroup.kill")
         for name in CONTROLLERS:
             settings = list(_settings(Tree(base, 2, frozenset((name,))), 64, 64, 1.0))
             with suppress(OSError):
@@ -359,6 +359,15 @@ def _pids(path: str) -> list[int]:
         return [int(pid) for pid in _read(f"{path}/cgroup.procs").split() if pid != "0"]
     except OSError:
         return []
+
+
+def _kill_each(path: str) -> bool:
+    """Kill what is in a group now; whether there was something."""
+    found = _pids(path)
+    for pid in found:
+        with suppress(ProcessLookupError):
+            os.kill(pid, 9)
+    return bool(found)
 
 
 @contextmanager

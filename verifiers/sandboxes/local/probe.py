@@ -137,7 +137,7 @@ def landlock_version() -> Check:
 def groups() -> Check:
     """What control groups can limit."""
     found = cgroups.find()
-    places = ", ".join(f"{'+'.join(sorted(tree.controllers)) or 'kill'} in {tree.base}" for tree in found.trees)
+    places = ", ".join(f"{'+'.join(sorted(tree.controllers))} in {tree.base}" for tree in found.trees)
     if not found.findings:
         return Check("cgroups", True, f"{places}; killing by {found.kills or 'signals'}", needed=False)
     why = "; ".join(f"{name}: {reason}" for name, reason in found.findings.items())
