@@ -10,6 +10,7 @@ import os
 import resource
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -27,6 +28,24 @@ class Cost:
     wall_s: float
     cpu_s: float
     stdout: str
+
+
+SPIN = """
+import time
+begun, used = time.perf_counter(), time.process_time()
+while time.perf_counter() - begun < 0.5:
+    pass
+print((time.process_time() - used) / (time.perf_counter() - begun))
+"""
+
+
+def free_share(cores: int) -> float:
+    """Which part of that many cores nobody else uses: what so many busy processes get, the one with the least.
+
+    Measured, since a load average says little in a container.
+    """
+    busy = [subprocess.Popen([sys.executable, "-c", SPIN], stdout=subprocess.PIPE, text=True) for _ in range(cores)]
+    return min(float(process.communicate()[0]) for process in busy)
 
 
 def children_cpu() -> float:

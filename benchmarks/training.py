@@ -1,13 +1,16 @@
 """What training costs beside TRL's `GRPOTrainer`: the same tiny model, task, batch and one thread each.
 
-The task is a toy that the model learns from random weights (`tests.support.toy_tasks.single_turn`): 48 rollouts of 4
-tokens a step, learning rate 6e-3, advantages by the group's standard deviation. TRL 1.16 samples with transformers'
+The task is a toy that the model learns from random weights (`tests.support.toy_tasks.single_turn`): 4 groups of 8
+rollouts of 8 tokens a step, which is the batch that training was designed with; learning rate 6e-3, advantages by the
+group's standard deviation. Both train on the same batch, and sample all 8 tokens of each reply, as no end token is
+found in so few updates. (Earlier figures are of 48 rollouts of 4 tokens.) TRL 1.16 samples with transformers'
 `generate`, as it does without vLLM; ours with the engine of `sampler.kind = "inproc"`, in turn (`max_lag = 0`), so
 that both are synchronous. Needs the extra `trl` for the peer.
 
 Both do their work in one process, whose CPU time is measured. The last cases are ours alone: sampling in a process
-beside the trainer, overlapped against in turn, with replies of 24 tokens (wall time: it takes two free cores), and the
-way of rows from the queue into padded tensors (CPU time).
+beside the trainer, overlapped against in turn, with replies of 24 tokens, and the way of rows from the queue into
+padded tensors (CPU time). Overlapping is a matter of wall time and takes two cores that nobody else uses: how much of
+them was free stands in the case's name, and with less than CALM of them its bounds are not judged.
 """
 
 import json
@@ -21,10 +24,12 @@ from typing import Any
 from benchmarks.case import Case, at_most, median_case, times_less
 from benchmarks.options import Options
 from benchmarks.peers import ROOT
-from benchmarks.process import run as measure
+from benchmarks.process import free_share, run as measure
 
 WORKER = Path(__file__).with_name("training_worker.py")
 GOAL = 0.9
+CALM = 0.9
+"""Share of two cores that is free on a machine where overlapping can be judged."""
 WARM = 5
 """First steps that are left out of the time of a step."""
 
@@ -38,11 +43,13 @@ def run(options: Options) -> Iterator[Case]:
     peer: list[dict[str, Any]] = []
     turns: list[float] = []
     overlapped: list[float] = []
+    free: list[float] = []
     for seed in range(runs):
         ours.append(worker("ours", steps, seed))
         if options.peer:
             peer.append(worker("trl", steps, seed))
         turns.append(step_s(worker("turns", half, seed)))
+        free.append(free_share(2))
         overlapped.append(step_s(worker("overlapped", half, seed)))
     yield median_case(
         "a step, synchronous", "CPU ms", [1e3 * step_s(one) for one in ours], [1e3 * step_s(one) for one in peer],
@@ -53,10 +60,11 @@ def run(options: Options) -> Iterator[Case]:
             f"to reward {GOAL:g}", "CPU s", [to_goal(one) for one in ours], [to_goal(one) for one in peer],
             must=times_less(1.0) if peer else None, aim=times_less(2.0) if peer else None,
         )  # fmt: skip
+    calm = statistics.median(free) >= CALM
     yield median_case(
-        "async against sync, two processes", "wall ms a step",
+        f"async against sync, two processes ({statistics.median(free):.0%} of two cores free)", "wall ms a step",
         [1e3 * one for one in overlapped], [1e3 * one for one in turns],
-        must=times_less(1.3), aim=times_less(1.6),
+        must=times_less(1.3) if calm else None, aim=times_less(1.6) if calm else None,
     )  # fmt: skip
     rows = [worker("rows", 200 if options.quick else 2000, seed)["rows_per_s"] for seed in range(runs)]
     yield median_case(
