@@ -19,6 +19,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -58,7 +59,7 @@ class Decoder:
         """Tokens sampled so far."""
         self.fed = 0
         """Tokens of prompts that went through the model; what was shared is not counted."""
-        self._seeds = np.random.SeedSequence(seed)
+        self._seeds = Random(seed)
         self._deterministic = deterministic
         self._decode = decode
         self._cache = KvCache(limits.max_batch, limits.max_context)
@@ -82,8 +83,7 @@ class Decoder:
         request.limit = min(room, request.sampling.max_tokens or room)
         seed = request.sampling.seed
         # A rollout asks every turn with its one seed: the prompt's length gives each turn other numbers.
-        source = self._seeds.spawn(1)[0] if seed is None else [seed, len(request.prompt)]
-        request.random = np.random.default_rng(source)
+        request.random = Random(self._seeds.getrandbits(64) if seed is None else seed << 32 | len(request.prompt))
         self.waiting.append(request)
 
     @property

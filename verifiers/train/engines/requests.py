@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from random import Random
 
 from verifiers.clients.sampler import Completion
 from verifiers.errors import EngineError, Error
 from verifiers.train.engines.sampling import Sampling
-
-DRAWN = 256
-"""Random numbers that are drawn for a request at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +33,11 @@ class Request:
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
-    draws: list[float] = field(default_factory=list)
-    random: Any = None
+    random: Random = field(init=False, repr=False)
 
     def draw(self) -> float:
-        """The next of the request's own random numbers, in [0, 1)."""
-        if not self.draws:
-            self.draws = (self.random.random(min(DRAWN, self.limit)) * (1.0 - 2.0**-40)).tolist()[::-1]
-        return self.draws.pop()
+        """The next of the request's own random numbers, in [0, 1) and clear of 1."""
+        return self.random.random() * (1.0 - 2.0**-40)
 
 
 def again(error: EngineError) -> EngineError:
