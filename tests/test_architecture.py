@@ -71,6 +71,8 @@ LOADED_LATE = {
     ("verifiers/hub/install.py", "verifiers.rollouts.workers.wheels"),
     ("verifiers/hub/lock.py", "verifiers.hub.schema"),
     ("verifiers/hub/resolve.py", "verifiers.hub.schema"),
+    # aiohttp, which sandboxes of this machine do without
+    ("verifiers/sandboxes/default.py", "verifiers.sandboxes.node.cluster"),
 }
 
 # A command outside cli/, which holds torch: it says on its first line what is missing, so it can not fail before.

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from verifiers.errors import ConfigError
+from verifiers.sandboxes.local.provider import LocalProvider
 from verifiers.sandboxes.pool import SandboxPool
 from verifiers.sandboxes.sandbox import Provider
 from verifiers.sandboxes.spec import ISOLATION_LEVELS, Isolation
@@ -90,8 +91,6 @@ def new_provider(settings: Mapping[str, Setting]) -> SandboxPool:
 def _provider(setting: Setting, level: Isolation) -> Provider:
     addresses = [part.strip() for part in setting.value.split(",") if part.strip()]
     if addresses == ["local"]:
-        from verifiers.sandboxes.local.provider import LocalProvider
-
         return LocalProvider(level=level)
     if addresses and all(address.startswith(("http://", "https://", "unix:")) for address in addresses):
         from verifiers.sandboxes.node.cluster import NodesProvider

@@ -16,14 +16,12 @@ import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from verifiers.errors import SandboxUnsupportedError
 from verifiers.sandboxes.results import Capabilities, Chunk, ExecResult, FileStat, SandboxInfo, Usage
+from verifiers.sandboxes.sessions import Interpreter, Session
 from verifiers.sandboxes.spec import Command, SandboxSpec, command
-
-if TYPE_CHECKING:
-    from verifiers.sandboxes.sessions import Interpreter, Session
 
 
 class Process(ABC):
@@ -89,16 +87,12 @@ class Sandbox(ABC):
 
         `python` is the interpreter in the sandbox that keeps it.
         """
-        from verifiers.sandboxes.sessions import Session
-
         return await Session.open(self, env=env, cwd=cwd, python=python)
 
     async def interpreter(
         self, *, env: Mapping[str, str] | None = None, cwd: str | None = None, python: str = "python3"
     ) -> Interpreter:
         """A Python whose variables stay from one piece of code to the next; `python` is that Python."""
-        from verifiers.sandboxes.sessions import Interpreter
-
         return await Interpreter.open(self, env=env, cwd=cwd, python=python)
 
     @abstractmethod

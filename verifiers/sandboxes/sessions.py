@@ -23,7 +23,7 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from verifiers.errors import (
@@ -44,6 +44,7 @@ logger = logging.getLogger(__name__)
 State = Literal["kept", "restored", "lost"]
 REASONS = ("exited", "timeout", "output_limit", "cancelled", "died")
 
+GUEST = Path(__file__).parent / "guest"
 READY_S = 15.0
 GRACE_S = 5.0
 """What answers so much later than its deadline is stuck as a whole, and killed."""
@@ -441,7 +442,6 @@ def _answer(frame: list[bytes], number: bytes, own: int) -> _Answer:
 @cache
 def _program(name: str) -> bytes:
     """The source of a guest's program: the keeper, then the one that is named."""
-    guest = files("verifiers.sandboxes.guest")
-    first, second = (guest.joinpath(f"{part}.py").read_text() for part in ("keeper", name))
+    first, second = ((GUEST / f"{part}.py").read_text() for part in ("keeper", name))
     lines = [line for line in second.splitlines() if not line.startswith(("from __future__", "from verifiers."))]
     return "\n".join([first, *lines, ""]).encode()
