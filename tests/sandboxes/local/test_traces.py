@@ -68,14 +68,9 @@ def test_no_privileges_are_needed():
     until_gone(marker)
 
 
-def counted(provider):
+def counted(owner):
     """What this process has of what a sandbox takes: open files, tasks, control groups."""
-    return len(os.listdir("/proc/self/fd")), len(asyncio.all_tasks()), len(groups(provider))
-
-
-def groups(provider):
-    """Sandboxes of the provider that have a control group, or a directory."""
-    return provider._confiner.owner.sandboxes()
+    return len(os.listdir("/proc/self/fd")), len(asyncio.all_tasks()), len(owner.sandboxes())
 
 
 async def test_nothing_grows_when_sandboxes_come_and_go():
@@ -90,7 +85,8 @@ async def test_nothing_grows_when_sandboxes_come_and_go():
 
     async with LocalProvider() as provider:
         await visit(provider)
-        before = counted(provider)
+        owner = provider._confiner.owner
+        before = counted(owner)
         for _ in range(6):
             tasks = [asyncio.create_task(visit(provider)) for _ in range(4)]
             for task in tasks[1:]:
@@ -98,10 +94,10 @@ async def test_nothing_grows_when_sandboxes_come_and_go():
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             await asyncio.gather(*(one.delete() for one in list(provider._sandboxes.values())))
-        assert counted(provider) == before
+        assert counted(owner) == before
         assert running(marker) == 0
         children = Path(f"/proc/{provider._spawner.process.pid}/task/{provider._spawner.process.pid}/children")
         assert children.read_text().split() == []
         state = provider._state
     assert not state.exists()
-    assert groups(provider) == []
+    assert owner.sandboxes() == []
