@@ -1,12 +1,13 @@
 """grade_code in real sandboxes: every kind of test, every way to fail, and tricks that must not pay."""
 
+import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from verifiers.errors import SandboxDiedError, SandboxError
+from verifiers.errors import SandboxDiedError, SandboxError, SandboxUnreachableError
 from verifiers.grading.code import CodeGrade, grade_code
 from verifiers.grading.code_run import CodeLimits, Run
 from verifiers.grading.code_tests import CodeTests, read_tests
@@ -163,6 +164,25 @@ async def test_time_of_all_tests_is_bounded(run: Run):
     assert reasons(grade) == ["timeout", "not_run", "not_run", "not_run"]
 
 
+async def test_an_exception_does_not_end_an_iteration_of_the_judge(run: Run):
+    """StopIteration out of a call would make `all(map(f, …))` true; it is an error there."""
+    source = "def f(x):\n    raise StopIteration"
+    grade = await graded(run, source, "values = [1, 2]\nassert all(map(f, values))")
+    assert grade.verdict is Verdict.WRONG and grade.passed == 0
+
+
+async def test_a_judge_whose_sandbox_fails_is_no_score(run: Run):
+    """Where the second sandbox fails, the platform did: whatever the submission is."""
+
+    @contextlib.asynccontextmanager
+    async def broken(count: int) -> AsyncIterator[Any]:
+        async with run(1) as (place,), _Failing(SandboxDiedError) as (judge,):
+            yield [place, judge]
+
+    with pytest.raises(SandboxError, match="of the tests"):
+        await grade_code(RIGHT, read_tests(FORMS["script"]), run=broken, limits=LIMITS)
+
+
 class Dying:
     """A place that dies at its first use, `times` times in all."""
 
@@ -190,13 +210,13 @@ class _Failing:
 
 
 async def test_a_dead_sandbox_is_replaced_once(run: Run):
-    """One death is the platform's; a second at the same test is the submission's. Any other failure is raised."""
+    """One death is the platform's; a second at the same test is the submission's. A lost way to it is raised."""
     tests = read_tests(FORMS["assert"])
     assert (await grade_code(RIGHT, tests, run=Dying(run, 1), limits=LIMITS)).verdict is Verdict.RIGHT
     grade = await grade_code(RIGHT, tests, run=Dying(run, 2), limits=LIMITS)
     assert grade.verdict is Verdict.WRONG and reasons(grade) == ["crashed", ""]
-    with pytest.raises(SandboxError, match="gone"):
-        await grade_code(RIGHT, tests, run=Dying(run, 1, SandboxError), limits=LIMITS)
+    with pytest.raises(SandboxUnreachableError, match="gone"):
+        await grade_code(RIGHT, tests, run=Dying(run, 1, SandboxUnreachableError), limits=LIMITS)
 
 
 def named(trick: Trick) -> str:

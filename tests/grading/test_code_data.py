@@ -105,6 +105,14 @@ def test_what_is_nested_without_end_is_refused():
         decode(deep)
 
 
+def test_long_ranges_are_refused():
+    """A range that nobody could go through is refused; a short one comes back."""
+    assert through_json(range(10, 0, -3)) == range(10, 0, -3)
+    for long in (range(10**9), range(0, -(10**30), -1)):
+        with pytest.raises(NotPlainError):
+            through_json(long)
+
+
 def test_colliding_hashes_are_refused():
     """Numbers chosen to make a set slow are refused in every container; equal members and few collisions are fine."""
     prime = (1 << 61) - 1

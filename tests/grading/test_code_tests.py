@@ -26,6 +26,7 @@ from verifiers.grading.code_tests import CallTest, CodeTests, ScriptTest, StdinT
         ("assert Stack().push(1).size == 1", ["Stack().push(1).size"], [1], [2]),
         ("assert f(1) == 10**9 + 7", ["f(1)"], [10**9 + 7], [7]),
         ("assert sum(10, 15) == 6", ["sum(10, 15)"], [6], [25]),
+        ("assert f(1) * 2 == 6 and round(f(2), 1) == -0.5 // 1 + 1", ["f(1)", "f(2)"], [3, 0.01], [3, 0.2]),
         ("assert isinstance(f(1), int)", ["f(1)"], [1], ["1"]),
     ],
 )
@@ -42,6 +43,9 @@ def test_simple_asserts_are_taken_apart(source: str, calls: list[str], right: li
     [
         "x = 1", "assert 1 == 1", "assert [f(i) for i in (1, 2)] == [1, 2]", "assert (lambda: f(1))() == 1",
         "assert f(1) == 9**9**9", "assert f(1) == [0] * 10**9", "assert f(1) == 'a' * 100 * 100",
+        "assert f(1) % 2 == 0", "assert f(1) * 1000 == 2", "assert f(1) // f(2) == 1", "assert sum(f(1), []) == []",
+        "assert round(f(1), f(2)) == 1", "assert dict(f(1)) == {}", "assert f(1) == math.factorial(10**8)",
+        "assert hasattr(f(1), 'x')", "assert type(f(1)) == int", "assert all(map(f, [1]))",
         "assert f(1) == ().__class__", "assert f(1) == math.__loader__", "for i in range(3): assert f(i) == i",
     ],
 )  # fmt: skip

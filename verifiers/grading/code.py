@@ -12,7 +12,7 @@ The rules, each of which has its tricks in `validation/tricks.py`:
 - A test is passed if its answer came, was asked for, came once, and is right. Everything else fails it with a reason:
   an early exit, a crash, too much time, memory or output, a forged record.
 - A failure of the platform is raised (`SandboxError`), and a fault of the tests is `bad_gold`: neither is a score. A
-  submission that ends its own sandbox, again in a second one, has failed the test.
+  submission that makes its own sandbox unusable, and then a second one, has failed the test.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from verifiers.errors import SandboxDiedError, SandboxError
+from verifiers.errors import SandboxBusyError, SandboxError, SandboxPathError, SandboxUnreachableError
 from verifiers.grading import code_candidate, code_data, code_judge
 from verifiers.grading.code_asserts import AssertTest
 from verifiers.grading.code_compare import same, same_output
@@ -248,10 +248,12 @@ class _Grading:
         while len(done) < len(self._tests.cases):
             try:
                 await self._go_on(done)
-            except SandboxDiedError:
+            except _JudgeFailedError as error:
+                raise SandboxError(f"the sandbox of the tests failed: {error}") from error
+            except _WreckedError:
                 # Once may be the platform's fault; in a fresh sandbox, at the same test, it is the submission's.
                 if died_at == len(done):
-                    ended = StoppedError("crashed", "its sandbox ended, twice")
+                    ended = StoppedError("crashed", "it made its sandbox unusable, twice")
                     done.append([_failed(self._tests.cases[died_at], ended)])
                 died_at = len(done)
         return [outcome for outcomes in done for outcome in outcomes]
@@ -266,7 +268,9 @@ class _Grading:
             if any(isinstance(test, StdinTest) for test in tests):  # before it runs, and could put a link there
                 await places[0].write(PROGRAM, self._source.encode())
             for test in tests:
-                done.append(await self._outcomes_of(test, submission, places[-1]))  # noqa: PERF401 - kept on an error
+                with _wrecked():
+                    outcomes = await self._outcomes_of(test, submission, places[-1])
+                done.append(outcomes)
 
     def _left(self) -> float:
         """Seconds until the deadline of all tests. Raises StoppedError if there are none."""
@@ -307,10 +311,7 @@ class _Grading:
 
     async def _script(self, test: ScriptTest, submission: _Submission, place: Place) -> list[Outcome]:
         began = time.monotonic()
-        try:
-            report = await self._judged(test, submission, place)
-        except _JudgeDiedError as error:
-            raise SandboxError("the sandbox of the tests ended") from error
+        report = await self._judged(test, submission, place)
         entries = [
             Outcome(str(text), passed is True, "" if passed is True else "wrong", str(detail))
             for text, passed, detail in report["entries"]
@@ -330,21 +331,21 @@ class _Grading:
         began = time.monotonic()
         line = limited([self._python, "-I", "-c", _judge_program()], self._limits, self._limits.total_seconds)
         calls, nonce = 0, secrets.token_hex(16)
-        with _judge_alive():
+        with _judging():
             judge = await Conversation.begin(place, line, self._limits)
         tests = {"code": test.code, "setup": test.setup, "names": dict(test.names), "call": test.call, "nonce": nonce}
         try:
-            with _judge_alive():
+            with _judging():
                 await judge.tell(tests, self._limits.total_seconds)
                 message = await judge.hear(self._limits.total_seconds)
             self._deadline += time.monotonic() - began
             while "nonce" not in message:
                 calls += 1
                 reply = await self._reply(message, submission)
-                with _judge_alive():
+                with _judging():
                     await judge.tell(reply, self._left())
                     message = await judge.hear(self._left())
-            with _judge_alive():
+            with _judging():
                 ended = await judge.wait(self._left())
         except StoppedError as stopped:
             if not calls:
@@ -369,16 +370,30 @@ class _Grading:
         return reply if reply.keys() & {"value", "object"} else {"no_answer": "an answer that is none"}
 
 
-class _JudgeDiedError(Exception):
-    """The judge's sandbox ended: nothing in it is the submission's, so it is the platform's failure."""
+class _WreckedError(Exception):
+    """A sandbox failed while the submission could do harm to it: killed what runs it, or removed what it needs."""
 
 
 @contextlib.contextmanager
-def _judge_alive() -> Iterator[None]:
+def _wrecked() -> Iterator[None]:
     try:
         yield
-    except SandboxDiedError as error:
-        raise _JudgeDiedError from error
+    except (SandboxUnreachableError, SandboxBusyError):  # the way to it, which nothing inside has to do with
+        raise
+    except (SandboxError, SandboxPathError) as error:
+        raise _WreckedError from error
+
+
+class _JudgeFailedError(Exception):
+    """The judge's sandbox failed: nothing in it is the submission's, so it is the platform's failure."""
+
+
+@contextlib.contextmanager
+def _judging() -> Iterator[None]:
+    try:
+        yield
+    except (SandboxError, SandboxPathError) as error:
+        raise _JudgeFailedError(str(error)) from error
 
 
 def _failed(test: Test, stopped: StoppedError, began: float | None = None) -> Outcome:

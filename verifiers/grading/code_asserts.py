@@ -19,15 +19,15 @@ from dataclasses import dataclass
 from types import CodeType
 from typing import Any
 
-_PURE = (
-    "abs all any bool complex dict float frozenset int isinstance len list max min round set sorted str sum tuple"
-).split()
-_NAMES: dict[str, Any] = {name: getattr(builtins, name) for name in _PURE} | {"math": math, "isclose": math.isclose}
+_PURE = "abs all any bool complex float frozenset int isinstance len list max min round set sorted str sum tuple"
+_MATH = "ceil e exp fabs floor inf isclose isfinite isinf isnan log log10 log2 nan pi sqrt trunc"
+_NAMES: dict[str, Any] = {name: getattr(builtins, name) for name in _PURE.split()}
+_NAMES |= {"math": math, "isclose": math.isclose}
 _SHAPES = (
     *(ast.Expression, ast.Constant, ast.Name, ast.List, ast.Tuple, ast.Set, ast.Dict, ast.Subscript, ast.Slice),
     *(ast.Attribute, ast.keyword),
     *(ast.Load, ast.UnaryOp, ast.USub, ast.UAdd, ast.Not, ast.BoolOp, ast.And, ast.Or, ast.Compare, ast.cmpop),
-    *(ast.BinOp, ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Mod, ast.Pow, ast.Call),
+    *(ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Mod, ast.Pow),
 )
 _LARGEST_FACTOR = 100_000
 _HOLE = "_value_"
@@ -52,8 +52,8 @@ def assert_test(statement: str | ast.Assert, names: dict[str, str] | None = None
 
     Args:
         statement: its text, or its parse tree.
-        names: what functions of the submission are called in the test, and what they are called in the submission;
-            any other unknown name is then none of the submission's. None: every unknown name is.
+        names: what functions of the submission are called in the test, and what they are called in the submission.
+            None: every name that is not built in is the submission's.
 
     Raises SyntaxError for what is no Python.
     """
@@ -96,7 +96,9 @@ class _Holes(ast.NodeTransformer):
     def _is_theirs(self, root: ast.AST) -> bool:
         if not isinstance(root, ast.Name):
             return False
-        return root.id not in _NAMES if self.names is None else root.id in self.names
+        if self.names is None:
+            return root.id not in _NAMES and not hasattr(builtins, root.id)
+        return root.id in self.names
 
 
 class _Renamed(ast.NodeTransformer):
@@ -115,22 +117,40 @@ def _root(node: ast.AST) -> ast.AST:
 
 
 def _is_simple(node: ast.AST) -> bool:
-    """Whether a part of the condition is harmless and quick to evaluate here."""
+    """Whether a part of the condition is harmless and quick to evaluate here, whatever the submission gives."""
     if isinstance(node, ast.Name):
         return node.id in _NAMES or node.id.startswith(_HOLE)
     if isinstance(node, ast.Attribute):
-        return isinstance(node.value, ast.Name) and node.value.id == "math" and not node.attr.startswith("_")
+        return isinstance(node.value, ast.Name) and node.value.id == "math" and node.attr in _MATH.split()
     if isinstance(node, ast.Call):
-        return isinstance(node.func, ast.Name | ast.Attribute)
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow):
+        return _is_quick_call(node)
+    return _is_quick_operation(node) if isinstance(node, ast.BinOp) else isinstance(node, _SHAPES)
+
+
+def _is_quick_call(node: ast.Call) -> bool:
+    if isinstance(node.func, ast.Name) and node.func.id in ("round", "sum"):  # to many places, or of lists: slow
+        return not node.keywords and all(_is_number(arg, 20) for arg in node.args[1:])
+    return isinstance(node.func, ast.Name | ast.Attribute)
+
+
+def _is_quick_operation(node: ast.BinOp) -> bool:
+    """Whether neither the test nor the submission can make a bomb of it: repetition, formatting, huge powers."""
+    below = list(ast.walk(node.left)) + list(ast.walk(node.right))
+    given = any(isinstance(one, ast.Name) and one.id.startswith(_HOLE) for one in below)
+    if isinstance(node.op, ast.Pow):
         return _is_number(node.left, 1000) and _is_number(node.right, 1000)
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
-        # Neither a bomb of repeated sequences nor products of huge numbers.
-        return any(_is_number(side, _LARGEST_FACTOR) for side in (node.left, node.right)) and not any(
-            isinstance(below, ast.Mult) for side in (node.left, node.right) for below in ast.walk(side)
-        )
-    return isinstance(node, _SHAPES)
+    if isinstance(node.op, ast.Mult):
+        limit = 100 if given else _LARGEST_FACTOR
+        once = not any(isinstance(one, ast.Mult) for one in below)
+        return once and (_is_number(node.left, limit) or _is_number(node.right, limit))
+    if isinstance(node.op, ast.Mod):  # of a text it is formatting, with any width
+        return not given and _is_number(node.left, math.inf) and _is_number(node.right, math.inf)
+    if isinstance(node.op, ast.Div | ast.FloorDiv):
+        return _is_number(node.right, math.inf)
+    return isinstance(node.op, ast.Add | ast.Sub)
 
 
-def _is_number(node: ast.AST, limit: int) -> bool:
+def _is_number(node: ast.AST, limit: float) -> bool:
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        node = node.operand
     return isinstance(node, ast.Constant) and isinstance(node.value, int | float) and abs(node.value) <= limit

@@ -22,6 +22,7 @@ MAX_COLLISIONS = 100
 """Different members of one container with the same hash: more are an attack on the time of whoever compares them."""
 MAX_ITERATED = 10_000
 """Items that are taken from an iterator, which may have no end."""
+MAX_RANGE = 100_000
 _LARGE = 1 << 63
 _CONTAINERS: tuple[tuple[type[Iterable[Any]], str], ...] = ((list, ""), (tuple, "t"), (set, "s"), (frozenset, "z"))
 
@@ -98,7 +99,7 @@ def _decode_marked(mark: str, content: Any, depth: int) -> Any:
         real, imaginary = (decode(part, depth) for part in content)
         return complex(real, imaginary)
     if mark == "r":
-        return range(*(decode(part, depth) for part in content))
+        return _short(range(*(decode(part, depth) for part in content)))
     if mark == "y":
         return iter(_decode_all(content, depth))
     if mark == "t":
@@ -109,6 +110,13 @@ def _decode_marked(mark: str, content: Any, depth: int) -> Any:
         keys = _decode_all([key for key, _ in content], depth)
         return dict(zip(keys, _decode_all([item for _, item in content], depth), strict=True))
     raise NotPlainError(f"it is no encoding of plain data: {mark!r:.20}")
+
+
+def _short(numbers: range) -> range:
+    """A range as it is, if going through it is no work."""
+    if len(numbers) > MAX_RANGE:
+        raise NotPlainError(f"a range of more than {MAX_RANGE} numbers")
+    return numbers
 
 
 def _decode_all(content: list[Any], depth: int) -> list[Any]:

@@ -103,7 +103,9 @@ def _sent(arg: Any) -> Any:
 def _as_exception(kinds: list[str], message: str) -> Exception:
     for kind in kinds:
         found = getattr(builtins, kind, None)
-        if isinstance(found, type) and issubclass(found, Exception):
+        # The end of an iteration, raised by a call, would make `all(map(candidate, …))` true.
+        ends = found in (StopIteration, StopAsyncIteration)
+        if isinstance(found, type) and issubclass(found, Exception) and not ends:
             try:
                 return found(message)
             except TypeError:  # it takes other arguments

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -51,6 +52,7 @@ class CodeRubric(Rubric):
         partial: whether the reward is the share of the tests that were passed, instead of all or nothing.
         spec: the sandboxes. Default: the host's system, no network, and memory by the limits.
         python: the interpreter in them.
+        at_a_time: programs graded at once; more would starve each other on this machine, and look slow.
         kwargs: as for `Rubric`.
     """
 
@@ -67,6 +69,7 @@ class CodeRubric(Rubric):
         partial: bool = False,
         spec: SandboxSpec | None = None,
         python: str = "python3",
+        at_a_time: int = 2 * (os.cpu_count() or 1),
         **kwargs: Any,
     ) -> None:
         chosen = parser or Parser(extract_fn=_code_of)
@@ -78,6 +81,8 @@ class CodeRubric(Rubric):
         self.partial = partial
         self.spec = spec or grading_spec(self.limits)
         self.python = python
+        self.at_a_time = at_a_time
+        self._places: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
         self.add_reward_func(self.correct_code)
         for metric in (self.pass_rate, self.tests_run, self.timeouts):
             self.add_metric(metric)
@@ -94,10 +99,15 @@ class CodeRubric(Rubric):
 
     async def grade(self, source: str | None, tests: CodeTests) -> CodeGrade:
         """Grade one program. Raises SandboxError if the platform fails."""
-        provider = self.provider or await default_provider()
-        return await grade_code(
-            source, tests, run=in_sandboxes(provider, self.spec), limits=self.limits, python=self.python
-        )
+        places = self._places.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(self.at_a_time))
+        with paused_clock():  # others are graded
+            await places.acquire()
+        try:
+            provider = self.provider or await default_provider()
+            run = in_sandboxes(provider, self.spec)
+            return await grade_code(source, tests, run=run, limits=self.limits, python=self.python)
+        finally:
+            places.release()
 
     async def correct_code(
         self, parser: Parser, completion: Messages, info: Info, state: State, answer: Any = None, **kwargs: Any
