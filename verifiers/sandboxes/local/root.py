@@ -27,7 +27,7 @@ PYTHON = "/.agent/python"
 """Where an image sees the interpreter of this machine."""
 ETC = (
     *("ld.so.cache", "ld.so.conf", "localtime", "mime.types", "protocols", "services", "shells", "bash.bashrc"),
-    *("alternatives", "ca-certificates", "fonts", "ld.so.conf.d"),
+    *("ca-certificates", "fonts", "ld.so.conf.d"),
 )
 """What a sandbox has of the host's /etc."""
 TEXTS = {
@@ -38,7 +38,8 @@ TEXTS = {
     "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\n",
     "resolv.conf": "",
 }
-CERTIFICATES = "/etc/ssl/certs"
+ETC_BOUND = ("alternatives", "ssl/certs")
+"""The same, too many links to make for each provider."""
 
 
 @dataclass(slots=True)
@@ -131,8 +132,9 @@ class Builder:
             elif path.is_dir():
                 root.arguments += ["--ro-bind", str(path), str(path)]
         root.show(str(self._etc), "/etc")
-        if Path(CERTIFICATES).is_dir():
-            root.arguments += ["--ro-bind", CERTIFICATES, CERTIFICATES]
+        for name in ETC_BOUND:
+            if os.path.isdir(f"/etc/{name}"):
+                root.arguments += ["--ro-bind", f"/etc/{name}", f"/etc/{name}"]
         self._common(root, spec)
         root.folders.append((f"w0{HOME}", 0o755))
         root.arguments += ["--symlink", "/tmp", "/var/tmp"]
@@ -204,7 +206,8 @@ def _make_etc(folder: Path) -> None:
             shutil.copytree(source, folder / name, symlinks=True)
         elif source.is_file():
             shutil.copyfile(source, folder / name)
-    (folder / "ssl" / "certs").mkdir(parents=True)
+    for name in ETC_BOUND:
+        (folder / name).mkdir(parents=True)
     for name, text in TEXTS.items():
         (folder / name).write_text(text)
         (folder / name).chmod(0o644)
