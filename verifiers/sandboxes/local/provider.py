@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 from verifiers.errors import (
-    MissingExtraError,
     SandboxBusyError,
     SandboxCreationError,
     SandboxUnsupportedError,
@@ -220,10 +219,7 @@ class LocalProvider(Provider):
             probe.require(self.level)
             owners.sweep()
             if self.level == "namespace":
-                found = find_bubblewrap()
-                if found is None:
-                    raise MissingExtraError("sandbox", "a sandbox on this machine (bubblewrap 0.11 or newer)")
-                self._bubblewrap = found
+                self._bubblewrap = find_bubblewrap()
             if self._root is not None:
                 self._root.mkdir(parents=True, exist_ok=True)
             self._state = Path(tempfile.mkdtemp(prefix="verifiers-sandboxes-", dir=self._root))
