@@ -51,9 +51,11 @@ GRACE_S = 5.0
 MAX_COMMAND = 1 << 17
 """Bytes of one command line of a session."""
 MAX_CODE = 8 * MIB
-BEHIND = 4 * MIB
-"""Bytes of answers that are on their way. All answers of a long session together have no bound."""
-MAX_ANSWER = 1 << 27
+MOST_OUTPUT = 2 * MIB
+"""Bytes of each stream, of a value and of a traceback that a session or interpreter may keep of one command."""
+BEHIND = 4 * MOST_OUTPUT
+"""An answer that is on its way is kept as a whole; all answers of a long session together have no bound."""
+MAX_ANSWER = BEHIND + MIB
 BOOT = """import os
 def get(n,s=b''):
     while len(s)<n:s+=os.read(0,n-len(s))or os._exit(1)
@@ -195,6 +197,9 @@ class _Kept:
         """One request. The keeper keeps the time; if that is stuck itself or was killed, everything it had is lost."""
         for name, value in (("timeout", timeout), ("max_output", max_output), ("output_limit", output_limit)):
             check_limit(name, value)
+        if max_output > MOST_OUTPUT:
+            hint = f"At most {MOST_OUTPUT}: let the command write a file, and read that."
+            raise ConfigError(f"max_output is {max_output}", hint=hint)
         seconds = b"" if timeout is None else b"%.3f" % timeout
         allowed = b"" if output_limit is None else b"%d" % output_limit
         async with self._turn:

@@ -7,6 +7,7 @@ import pytest
 
 from tests.support.sandbox_providers import until
 from verifiers.errors import ConfigError, SandboxDiedError, SandboxUnsupportedError
+from verifiers.sandboxes.sessions import MOST_OUTPUT
 
 SOON = 0.3
 """Seconds given to what never ends."""
@@ -81,6 +82,10 @@ async def test_output_of_a_session_is_bounded_and_counted_for_each_command(sandb
     async with await sandbox.session() as session:
         cut = await session.run("head -c 100000 /dev/zero; echo error >&2", max_output=1000)
         assert (len(cut.stdout), cut.stdout_bytes, cut.truncated, cut.stderr) == (1000, 100_000, True, b"error\n")
+        most = await session.run("head -c 3000000 /dev/zero; head -c 3000000 /dev/zero >&2", max_output=MOST_OUTPUT)
+        assert len(most.stdout) == len(most.stderr) == MOST_OUTPUT and most.stderr_bytes == 3_000_000
+        with pytest.raises(ConfigError):
+            await session.run("true", max_output=MOST_OUTPUT + 1)
         flood = await session.run("yes", max_output=10, output_limit=100_000)
         assert (flood.reason, flood.stdout, flood.state) == ("output_limit", b"y\ny\ny\ny\ny\n", "restored")
         assert flood.stdout_bytes > 100_000
