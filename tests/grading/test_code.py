@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import pytest_asyncio
 
 from verifiers.errors import SandboxDiedError, SandboxError, SandboxUnreachableError
 from verifiers.grading.code import CodeGrade, grade_code
@@ -34,13 +35,16 @@ FORMS: dict[str, Any] = {
 ALL = CodeTests(tuple(test for form in FORMS.values() for test in read_tests(form).cases))
 
 
-@pytest.fixture
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def provider() -> AsyncIterator[Provider]:
     async with LocalProvider() as provider:
         yield provider
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def run(provider: Provider) -> Run:
     level = (await provider.capabilities()).isolation
     return in_sandboxes(provider, replace(grading_spec(LIMITS), isolation=level))
@@ -74,7 +78,6 @@ async def test_partial_results_are_kept(run: Run):
 @pytest.mark.parametrize(
     ("body", "reason"),
     [
-        ("while True: pass", "timeout"),
         ("x = bytearray(10**9)", "memory"),
         ("return 'x' * 3_000_000", "output_limit"),
         ("import os; os._exit(0)", "no_verdict"),
@@ -154,7 +157,7 @@ except IndexError:
 )
 async def test_tests_that_fail_by_themselves_are_no_score(run: Run, tests: str):
     """Test code that breaks before it asks the submission anything, or never asks, is bad gold."""
-    assert (await graded(run, "def f(x): return True", tests, total_seconds=3)).verdict is Verdict.BAD_GOLD
+    assert (await graded(run, "def f(x): return True", tests, total_seconds=1)).verdict is Verdict.BAD_GOLD
 
 
 async def test_time_of_all_tests_is_bounded(run: Run):

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import pytest_asyncio
 from rubric_states import always, finished
 
 from verifiers.errors import SandboxCreationError
@@ -23,7 +24,10 @@ TESTS = "assert double(1) == 2\nassert double(2) == 4\nassert double(-1) == -2\n
 SCRIPT = "for n in range(3):\n    assert double(n) == n + n"
 
 
-@pytest.fixture
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def provider() -> AsyncIterator[Provider]:
     async with LocalProvider() as provider:
         yield provider
@@ -90,17 +94,17 @@ async def test_unfit_tests_and_broken_sandboxes_are_no_score(provider: Provider)
     assert state["reward"] is None and "no room" in str(state["scoring_errors"])
 
 
-async def test_many_that_need_two_sandboxes_do_not_wait_for_each_other(provider: Provider):
+async def test_many_that_need_two_sandboxes_do_not_wait_for_each_other():
     """Test code takes a second sandbox; with room for three, eight gradings at once all come to an end."""
-    async with SandboxPool(provider, max_alive=3) as pool:
-        rubric = await rubric_with(pool)
+    async with SandboxPool(LocalProvider(), max_alive=3) as pool:
+        rubric = await rubric_with(pool, at_a_time=8)
         states = [finished(RIGHT, info={"tests": SCRIPT}) for _ in range(8)]
         await rubric.score_group(states)
         assert [state["reward"] for state in states] == [1.0] * 8
         assert pool.stats().used == 0
 
 
-def test_given_functions_and_parsers():
+async def test_given_functions_and_parsers():
     """correct_code follows the given functions; the environment's parser is used if it takes out an answer."""
     rubric = CodeRubric([always(1, "own")], [0.5])
     assert rubric.get_reward_func_names() == ["own", "correct_code", "pass_rate", "tests_run", "timeouts"]
