@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.sandbox_providers import CANARY
 from verifiers.errors import ConfigError, Error, SandboxFileNotFoundError
-from verifiers.sandboxes.spec import MIB, Secret
+from verifiers.sandboxes.spec import MIB, Secret, command
 
 
 async def test_a_command_tells_its_exit_status(sandbox):
@@ -169,3 +169,23 @@ async def test_odd_text_does_no_harm(sandbox):
     with contextlib.suppress(Error):
         assert (await sandbox.exec(["printf", "%s", word])).stdout == b"\xff\xfe"
     assert (await sandbox.exec("echo on")).ok
+
+
+async def test_modules_that_code_plants_are_not_run_for_us(sandbox, tmp_path):
+    """Modules by the names of Python's own, planted wherever the code may write, run in none of our operations."""
+    names = "os shlex json select struct base64 tempfile shutil stat io codecs signal subprocess threading tarfile"
+    plant = (
+        "for d in $PWD /tmp $HOME $(python3 -c 'import sys; print(*filter(None, sys.path))'); do "
+        f"for m in {names} encodings; do echo \"open('$PWD/ran', 'a').write('$m')\" > $d/$m.py; done; done; "
+        "mkdir -p encodings; cp os.py encodings/__init__.py; rm encodings.py; ls"
+    )
+    assert b"shlex.py" in (await sandbox.exec(plant)).stdout
+    (tmp_path / "tree").mkdir()
+    await sandbox.upload(tmp_path / "tree", "tree")
+    await sandbox.download("tree", tmp_path / "back")
+    await sandbox.write("file", b"x")
+    await sandbox.remove("tree", recursive=True)
+    assert (await sandbox.exec("sleep 1000", timeout=0.1)).timed_out
+    process = await sandbox.start(command("cat"))
+    await process.kill()
+    assert b"ran" not in (await sandbox.exec("ls")).stdout.split()

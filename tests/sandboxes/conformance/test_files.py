@@ -9,6 +9,14 @@ import pytest
 from verifiers.errors import Error, SandboxFileNotFoundError, SandboxPathError
 from verifiers.sandboxes.spec import MIB
 
+PLANTS = (
+    "ln -s /etc/passwd x",
+    "ln -s ../../up x",
+    "mkfifo x",
+    "mkdir d; ln -s /tmp d/x; : > file",
+    "mkdir d; ln -s d a; ln -s a/../../up b",
+    "python3 -c 'import socket; socket.socket(socket.AF_UNIX).bind(\"x\")'",
+)
 READS = {
     "read": lambda sandbox, path, _: sandbox.read(path),
     "read a range": lambda sandbox, path, _: sandbox.read(path, offset=2, size=3),
@@ -165,18 +173,14 @@ async def test_trees_survive_the_way_in_and_out(sandbox, tmp_path):
     assert (tmp_path / "one").read_bytes() == (source / "tool").read_bytes()
 
 
-@pytest.mark.parametrize(
-    "plant",
-    ["ln -s /etc/passwd x", "ln -s ../../up x", "mkfifo x", "mkdir d; ln -s /tmp d/x; : > file",
-     "python3 -c 'import socket; socket.socket(socket.AF_UNIX).bind(\"x\")'"],
-    ids=["absolute", "dotdot", "fifo", "folder", "socket"],
-)  # fmt: skip
-async def test_a_hostile_tree_brings_nothing_to_the_host(sandbox, tmp_path, plant):
+async def test_a_hostile_tree_brings_nothing_to_the_host(sandbox, tmp_path):
     """Links out of the tree and special files are refused, and nothing of the tree is left at the target."""
-    await sandbox.exec(f"mkdir evil; cd evil; echo good > a-good-file; {plant}")
-    with pytest.raises(SandboxPathError):
-        await sandbox.download("evil", tmp_path / "out")
-    assert not (tmp_path / "out").exists()
+    for number, plant in enumerate(PLANTS):
+        made = await sandbox.exec(f"mkdir evil{number}; cd evil{number}; echo good > a-good-file; {plant}")
+        assert made.ok, made
+        with pytest.raises(SandboxPathError):
+            await sandbox.download(f"evil{number}", tmp_path / "out")
+        assert not (tmp_path / "out").exists(), plant
 
 
 async def test_nothing_special_comes_out_and_nothing_is_overwritten(sandbox, tmp_path):

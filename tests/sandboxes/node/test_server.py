@@ -12,7 +12,7 @@ from verifiers.sandboxes.local.provider import LocalProvider
 from verifiers.sandboxes.node.client import NodeProvider, NodeSandbox
 from verifiers.sandboxes.node.once import Once
 from verifiers.sandboxes.node.server import NodeServer
-from verifiers.sandboxes.node.wire import Answer
+from verifiers.sandboxes.node.wire import BEAT, KEY, Answer, receive
 from verifiers.sandboxes.spec import Mount, SandboxSpec
 
 
@@ -181,3 +181,19 @@ async def test_a_cancelled_create_whose_answer_is_on_its_way_is_taken_back(serve
     await link._cancel(key)
     assert (await provider.health())["alive"] == 0
     assert (await create())["id"] == made["id"]  # the answer of then; nothing is made
+
+
+async def test_signs_of_life_come_while_work_goes_on(server, provider):
+    """A long answer begins with as many signs of life as were asked for; a client that hangs up kills nothing."""
+    sandbox = await provider.create(SandboxSpec())
+    headers = {"Authorization": f"Bearer {TOKEN}", BEAT: "0.05", KEY: "e" * 32}
+    url = f"{server.url}/sandboxes/{sandbox.id}/exec"
+    body = {"command": "echo x; read go < fifo; echo y", "timeout": None}
+    await sandbox.exec("mkfifo fifo")
+    async with aiohttp.ClientSession(headers=headers) as session:
+        async with session.post(url, json=body) as reply:
+            assert await reply.content.readexactly(12) == bytes(12)
+        await sandbox.exec("echo > fifo")
+        async with session.post(url, json=body) as reply:
+            answer = await receive(reply.content)
+    assert (answer.header["exit_code"], answer.blobs[0]) == (0, b"x\ny\n")
