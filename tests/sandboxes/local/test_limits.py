@@ -139,6 +139,18 @@ def test_a_confiner_that_is_refused_a_limit_gives_the_id_back(tmp_path: Path, mo
     confiner.close()
 
 
+@grouped
+def test_what_resists_at_the_end_is_left_to_a_sweep(tmp_path: Path) -> None:
+    """A group that cannot be removed keeps its owner's record; without it the record goes."""
+    confiner, tidy = Confiner(tmp_path), Confiner(tmp_path)
+    confinement = confiner.prepare("x", SandboxSpec())
+    confiner.close()
+    tidy.close()
+    assert (confiner.owner.record.exists(), tidy.owner.record.exists()) == (True, False)
+    assert confinement.group.remove()
+    confiner.owner.leave()
+
+
 REACH = """
 import ctypes, fcntl, json, os, socket, struct
 libc = ctypes.CDLL(None, use_errno=True)

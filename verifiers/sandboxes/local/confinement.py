@@ -157,11 +157,12 @@ class Confiner:
         self._lingering = [one for one in self._lingering if not self.take_back(one)]
 
     def close(self) -> None:
-        """Free what is left, waiting for it, and forget the owner."""
+        """Free what is left, waiting for it, and forget the owner, unless something resists: a later sweep tries again."""
         for confinement in self._lingering:
             confinement.kill()
             confinement.group.remove()
             self._cleared(confinement)
         if self.identities is not None:
             self.identities.close()
-        self.owner.leave()
+        if not self.owner.sandboxes():
+            self.owner.leave()
