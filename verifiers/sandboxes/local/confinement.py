@@ -157,7 +157,7 @@ class Confiner:
         self._lingering = [one for one in self._lingering if not self.take_back(one)]
 
     def close(self) -> None:
-        """Free what is left, waiting for it, and forget the owner, unless something resists: a later sweep tries again."""
+        """Free what is left, waiting for it, and forget the owner; if something resists, a later sweep tries again."""
         for confinement in self._lingering:
             confinement.kill()
             confinement.group.remove()

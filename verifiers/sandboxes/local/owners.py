@@ -79,8 +79,8 @@ class Owner:
     record: Path
 
     def group_name(self, sandbox_id: str) -> str:
-        """The name of a sandbox's cgroup."""
-        return f"{PREFIX}-{self.pid}-{self.start}-{sandbox_id}"
+        """The name of a sandbox's cgroup: with the owner's process, its start, and which of its providers."""
+        return f"{PREFIX}-{self.record.stem}-{sandbox_id}"
 
     def group(self, sandbox_id: str) -> Group:
         """Its cgroup."""
