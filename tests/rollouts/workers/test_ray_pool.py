@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
+import json
 import os
 import signal
 import sys
@@ -15,7 +17,7 @@ from tests.rollouts.workers.test_pool import HOOK
 from tests.rollouts.workers.test_ray import PIDS, options_of, pids
 from tests.rollouts.workers.test_same_records import by_id, model
 from tests.rollouts.workers.workers_support import alive, eventually, load_of, write_environment
-from tests.support.mock_openai import MockOpenAI
+from tests.support.mock_openai import MockOpenAI, tool_turn
 from verifiers.clients.client import as_client
 from verifiers.envs.load import load_environment
 from verifiers.rollouts.engine import Engine, EngineOptions
@@ -89,6 +91,27 @@ async def test_the_records_are_those_of_the_engine(env_id, ray_cluster, monkeypa
                 await pool.close()
     assert by_id(theirs) == by_id(ours) and len(ours) == len(plan)
     assert any(one["outcome"] == "ok" for one in ours)
+
+
+async def test_rollouts_of_actors_have_sandboxes(ray_cluster, monkeypatch, pids):
+    """Each in one of its own, on the machine that plays it."""
+    folder = ROOT / "environments/shell_tasks"
+    monkeypatch.syspath_prepend(str(folder))
+    shell_tasks = importlib.import_module("shell_tasks")
+    made = shell_tasks.make_tasks(4, 0)
+    solve = {task["question"]: shell_tasks.puzzle_of(task["info"]).solve for task in made}
+
+    def reply(request):
+        messages = request.json["messages"]
+        if messages[-1]["role"] == "tool":
+            return "Done."
+        return tool_turn("bash", json.dumps({"command": solve[messages[-1]["content"]]}))
+
+    with MockOpenAI(reply) as server:
+        load = load_of(folder, "shell-tasks", server.base_url, env_args={"num_eval": 4, "num_train": 1})
+        async with connected(options_of(ray_cluster, folder, workers=2), load) as cluster:
+            records = await play(cluster)
+    assert [record["reward"] for record in records] == [1.0] * 8, records[0]["error"]
 
 
 @pytest.mark.parametrize("group", [False, True])
