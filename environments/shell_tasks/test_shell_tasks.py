@@ -10,10 +10,13 @@ import shell_tasks
 
 import verifiers as vf
 from verifiers.clients.scripted import ScriptedClient
+from verifiers.sandboxes.local import probe
 
 
 @pytest.fixture(scope="module")
 def env() -> vf.Environment:
+    if missing := probe.failed("namespace"):
+        pytest.skip(f"vf-sandbox doctor: {missing}")
     return shell_tasks.load_environment(num_train=4, num_eval=8)
 
 

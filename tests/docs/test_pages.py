@@ -13,6 +13,7 @@ from benchmarks.process import Service
 from docs_pages import GENERATED, ROOT, Block, blocks, pages
 from docs_runner import COMMANDS, Session, page_environment
 from tests.support.hub import running_hub
+from tests.support.namespaces import need_namespaces
 from verifiers.rollouts.workers.wheels import our_source
 
 TORCH = re.compile(r"^import torch$", re.MULTILINE)
@@ -65,6 +66,8 @@ def test_every_block_runs(
     """The blocks of a page run in order, and commands print what the page shows."""
     if request.node.get_closest_marker("train"):
         pytest.importorskip("torch")
+    if page.stem == "sandboxes":
+        need_namespaces()
     env = page_environment(os.environ, endpoint)
     owner = next((block.directions["hub"] for block in blocks(page) if "hub" in block.directions), None)
     if owner is not None:

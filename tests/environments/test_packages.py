@@ -22,6 +22,7 @@ from typing import Any
 import pytest
 
 import verifiers as vf
+from tests.support.namespaces import need_namespaces
 from verifiers.clients.scripted import ScriptedClient
 from verifiers.envs.data import digest_of
 from verifiers.evals.rescore import rescore, resolve_rescoring
@@ -67,6 +68,8 @@ def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], tu
     monkeypatch.setenv("VF_DATA_DIR", str(tmp_path))
 
     def load_from(folder: Path) -> tuple[vf.Environment, Any]:
+        if "sandbox" in project(folder)["project"]["keywords"]:
+            need_namespaces()
         monkeypatch.syspath_prepend(str(folder))
         module = importlib.import_module(folder.name)
         if folder.name == "gsm8k":

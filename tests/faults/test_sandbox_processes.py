@@ -15,8 +15,16 @@ import pytest
 
 from tests.support.command import PATIENCE, settled
 from tests.support.mock_openai import MockOpenAI, chat, tool_turn
+from tests.support.namespaces import need_namespaces
 
 pytestmark = pytest.mark.slow  # each starts a process or two
+
+
+@pytest.fixture(autouse=True)
+def namespaces():
+    """What these tests stop is isolated by namespaces."""
+    need_namespaces()
+
 
 SHELL = """
 class Shell(vf.SandboxEnv):

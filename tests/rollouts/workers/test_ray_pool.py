@@ -18,6 +18,7 @@ from tests.rollouts.workers.test_ray import PIDS, options_of, pids
 from tests.rollouts.workers.test_same_records import by_id, model
 from tests.rollouts.workers.workers_support import alive, eventually, load_of, write_environment
 from tests.support.mock_openai import MockOpenAI, tool_turn
+from tests.support.namespaces import need_namespaces
 from verifiers.clients.client import as_client
 from verifiers.envs.load import load_environment
 from verifiers.rollouts.engine import Engine, EngineOptions
@@ -95,6 +96,7 @@ async def test_the_records_are_those_of_the_engine(env_id, ray_cluster, monkeypa
 
 async def test_rollouts_of_actors_have_sandboxes(ray_cluster, monkeypatch, pids):
     """Each in one of its own, on the machine that plays it."""
+    need_namespaces()
     folder = ROOT / "environments/shell_tasks"
     monkeypatch.syspath_prepend(str(folder))
     shell_tasks = importlib.import_module("shell_tasks")
