@@ -170,12 +170,12 @@ class GroupSource:
         straggler_seconds: float | None = None,
         max_lag: int | None = None,
     ) -> None:
-        self._rows = RowReader(rows)
+        self._rows = RowReader(rows) if hasattr(rows, "column_names") else rows  # others are read one by one anyhow
         self._player_for = player_for
         self._max_rollouts = max_rollouts
         self._straggler_seconds = straggler_seconds
         self._max_lag = max_lag
-        self._positions = {task_id_of(self._rows[position]): position for position in range(len(rows))}
+        self._positions = {task_id_of(dict(self._rows[position])): position for position in range(len(rows))}
         self._playing: dict[str, _Playing] = {}
         self._ended: deque[GroupResult] = deque()
         self._turn = asyncio.Lock()
@@ -237,7 +237,7 @@ class GroupSource:
 
     def _plan(self, request: RolloutRequest) -> list[PlannedRollout]:
         position = self._positions[request.task_id]
-        example_id = self._rows[position].get("example_id", position)
+        example_id = dict(self._rows[position]).get("example_id", position)
         ids = [rollout_id_of(request.seed, request.task_id, index) for index in range(request.n)]
         return [
             PlannedRollout(position, example_id, request.task_id, index, one) for index, one in enumerate(ids)
