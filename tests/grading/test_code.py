@@ -186,6 +186,13 @@ async def test_a_judge_whose_sandbox_fails_is_no_score(run: Run):
         await grade_code(RIGHT, read_tests(FORMS["script"]), run=broken, limits=LIMITS)
 
 
+@pytest.mark.parametrize("kind", ["call", "stdin"])
+async def test_a_place_without_an_interpreter_is_no_score(run: Run, kind: str):
+    """Where Python does not start, no submission is wrong: the platform is."""
+    with pytest.raises(SandboxError, match="no-such-python does not"):
+        await grade_code(RIGHT, read_tests(FORMS[kind]), run=run, limits=LIMITS, python="no-such-python")
+
+
 class Dying:
     """A place that dies at its first use, `times` times in all."""
 

@@ -152,9 +152,18 @@ class _Submission:
         self._source, self._tests, self._limits, self._python = source, tests, limits, python
         self._talk: Conversation | None = None
         self._unusable: StoppedError | None = None
+        self._has_run = False
+
+    async def prepare(self) -> None:
+        """Write the program to a file, and see that there is an interpreter, before the submission could hinder it."""
+        await self.place.write(PROGRAM, self._source.encode())
+        ended = await self.place.exec([self._python, "-I", "-c", "print(6 * 7)"], timeout=wall(self._limits.seconds))
+        if ended.exit_code != 0 or ended.stdout.strip() != b"42":
+            raise _PlatformError(f"{self._python} does not run there: {ended.stderr.decode(errors='replace')[-200:]}")
 
     async def printed(self, given: str, seconds: float) -> bytes:
         """What the program prints. Raises StoppedError if it does not end well."""
+        self._has_run = True
         allowed = self._limits.seconds
         ended = await self.place.exec(
             limited([self._python, PROGRAM], self._limits, allowed),
@@ -185,6 +194,12 @@ class _Submission:
     async def _loaded(self, seconds: float) -> Conversation:
         line = limited([self._python, "-I", "-c", _candidate_program()], self._limits, None)
         talk = await Conversation.begin(self.place, line, self._limits)
+        try:
+            await talk.hear(wall(self._limits.seconds))
+        except StoppedError as stopped:  # nothing of the submission has run in this process
+            error = _WreckedError if self._has_run else _PlatformError
+            raise error(f"{self._python} does not start there: {stopped.reason} {stopped.detail}") from None
+        self._has_run = True
         try:
             answer = await talk.ask({"units": self._units(), "seconds": self._limits.seconds}, seconds)
             if "raised" in answer:
@@ -248,8 +263,8 @@ class _Grading:
         while len(done) < len(self._tests.cases):
             try:
                 await self._go_on(done)
-            except _JudgeFailedError as error:
-                raise SandboxError(f"the sandbox of the tests failed: {error}") from error
+            except _PlatformError as error:
+                raise SandboxError(str(error)) from error
             except _WreckedError:
                 # Once may be the platform's fault; in a fresh sandbox, at the same test, it is the submission's.
                 if died_at == len(done):
@@ -265,8 +280,8 @@ class _Grading:
         async with self._run(2 if any(isinstance(test, ScriptTest) for test in tests) else 1) as places:
             self._deadline += time.monotonic() - asked  # a queue for sandboxes is not the submission's time
             submission = _Submission(places[0], self._source, self._tests, self._limits, self._python)
-            if any(isinstance(test, StdinTest) for test in tests):  # before it runs, and could put a link there
-                await places[0].write(PROGRAM, self._source.encode())
+            if any(isinstance(test, StdinTest) for test in tests):
+                await submission.prepare()
             for test in tests:
                 with _wrecked():
                     outcomes = await self._outcomes_of(test, submission, places[-1])
@@ -384,8 +399,8 @@ def _wrecked() -> Iterator[None]:
         raise _WreckedError from error
 
 
-class _JudgeFailedError(Exception):
-    """The judge's sandbox failed: nothing in it is the submission's, so it is the platform's failure."""
+class _PlatformError(Exception):
+    """Something failed where nothing of the submission has run."""
 
 
 @contextlib.contextmanager
@@ -393,7 +408,7 @@ def _judging() -> Iterator[None]:
     try:
         yield
     except (SandboxError, SandboxPathError) as error:
-        raise _JudgeFailedError(str(error)) from error
+        raise _PlatformError(f"the sandbox of the tests failed: {error}") from error
 
 
 def _failed(test: Test, stopped: StoppedError, began: float | None = None) -> Outcome:

@@ -2,7 +2,8 @@
 
 Nothing here is trusted: the submission shares the process and may do what it likes with it. All it can reach by that
 is to answer for itself, and the answers are compared elsewhere, with values that never come here. This text is run by
-`python -c`, together with that of `code_data`; a request and a reply a line, JSON, over stdin and stdout.
+`python -c`, together with that of `code_data`. It says that it is ready before anything of the submission runs; then a
+request and a reply a line, JSON, over stdin and stdout.
 """
 
 import contextlib
@@ -85,6 +86,7 @@ def main() -> None:
         os.dup2(null, standard)
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     namespace: dict[str, Any] = {}
+    os.write(replies, b'{"ready": true}\n')
     for line in requests:
         request = json.loads(line)
         allow(request["seconds"])
