@@ -17,9 +17,7 @@ The rules, each of which has its tricks in `validation/tricks.py`:
 
 from __future__ import annotations
 
-import ast
 import contextlib
-import re
 import secrets
 import time
 from collections.abc import Iterator, Sequence
@@ -28,25 +26,15 @@ from functools import cache
 from typing import Any
 
 from verifiers.errors import SandboxBusyError, SandboxError, SandboxPathError, SandboxUnreachableError
-from verifiers.grading import code_candidate, code_data, code_judge
+from verifiers.grading import code_data, code_judge
 from verifiers.grading.code_asserts import AssertTest
 from verifiers.grading.code_compare import same, same_output
-from verifiers.grading.code_data import NotPlainError, decode, encode
-from verifiers.grading.code_run import (
-    CodeLimits,
-    Conversation,
-    Place,
-    Run,
-    StoppedError,
-    limited,
-    program_of,
-    wall,
-    why_ended,
-)
+from verifiers.grading.code_data import encode
+from verifiers.grading.code_run import CodeLimits, Conversation, Place, Run, StoppedError, limited, program_of
+from verifiers.grading.code_submission import PlatformError, Submission, WreckedError, value_of
 from verifiers.grading.code_tests import CallTest, CodeTests, ScriptTest, StdinTest, Test
 from verifiers.grading.verdict import Verdict
 
-PROGRAM = "program.py"
 _ANSWERS = ("value", "object", "raised", "message")
 _QUESTIONS = ("name", "object", "attribute", "args", "kwargs", "keep")
 
@@ -135,116 +123,8 @@ def _verdict(outcomes: Sequence[Outcome]) -> Verdict:
 
 
 @cache
-def _candidate_program() -> str:
-    return program_of(code_data, code_candidate)
-
-
-@cache
 def _judge_program() -> str:
     return program_of(code_data, code_judge)
-
-
-class _Submission:
-    """The submission in its place: as a program that is run, and as functions that are called."""
-
-    def __init__(self, place: Place, source: str, tests: CodeTests, limits: CodeLimits, python: str) -> None:
-        self.place = place
-        self._source, self._tests, self._limits, self._python = source, tests, limits, python
-        self._talk: Conversation | None = None
-        self._unusable: StoppedError | None = None
-        self._has_run = False
-
-    async def prepare(self) -> None:
-        """Write the program to a file, and see that there is an interpreter, before the submission could hinder it."""
-        await self.place.write(PROGRAM, self._source.encode())
-        ended = await self.place.exec([self._python, "-I", "-c", "print(6 * 7)"], timeout=wall(self._limits.seconds))
-        if ended.exit_code != 0 or ended.stdout.strip() != b"42":
-            raise _PlatformError(f"{self._python} does not run there: {ended.stderr.decode(errors='replace')[-200:]}")
-
-    async def printed(self, given: str, seconds: float) -> bytes:
-        """What the program prints. Raises StoppedError if it does not end well."""
-        self._has_run = True
-        allowed = self._limits.seconds
-        ended = await self.place.exec(
-            limited([self._python, PROGRAM], self._limits, allowed),
-            stdin=given.encode(errors="surrogateescape"),
-            timeout=min(wall(allowed), seconds),
-            max_output=self._limits.output,
-            output_limit=4 * self._limits.output,
-            kill_leftovers=True,
-        )
-        stopped = why_ended(ended)
-        if stopped is not None:
-            raise stopped
-        return ended.stdout
-
-    async def ask(self, question: dict[str, Any], seconds: float) -> dict[str, Any]:
-        """The answer to a call. Raises StoppedError if there is none; always, if the program does not load."""
-        if self._unusable is not None:
-            raise self._unusable
-        seconds = min(wall(self._limits.seconds), seconds)
-        try:
-            if self._talk is None:
-                self._talk = await self._loaded(seconds)
-            return await self._talk.ask(question | {"seconds": self._limits.seconds}, seconds)
-        except StoppedError:
-            self._talk = None  # the next call gets a new process
-            raise
-
-    async def _loaded(self, seconds: float) -> Conversation:
-        line = limited([self._python, "-I", "-c", _candidate_program()], self._limits, None)
-        talk = await Conversation.begin(self.place, line, self._limits)
-        try:
-            await talk.hear(wall(self._limits.seconds))
-        except StoppedError as stopped:  # nothing of the submission has run in this process
-            error = _WreckedError if self._has_run else _PlatformError
-            raise error(f"{self._python} does not start there: {stopped.reason} {stopped.detail}") from None
-        self._has_run = True
-        try:
-            answer = await talk.ask({"units": self._units(), "seconds": self._limits.seconds}, seconds)
-            if "raised" in answer:
-                raise _stopped_by(answer)
-        except StoppedError as stopped:
-            self._unusable = stopped
-            await talk.end()
-            raise
-        return talk
-
-    def _units(self) -> list[str]:
-        """The parts of the program: a submission either continues the prompt or repeats its function."""
-        prompt, name = self._tests.prompt, self._tests.entry_point
-        setup = [self._tests.setup] if self._tests.setup else []
-        if not prompt:
-            return [self._source, *setup]
-        if name is not None and not re.search(rf"(?m)^(?:async\s+def|def|class)\s+{re.escape(name)}\b", self._source):
-            return [prompt + self._source, *setup]
-        try:
-            ast.parse(prompt)
-        except SyntaxError:  # a head without a body
-            return [self._source, *setup]
-        return [prompt, self._source, *setup]
-
-    async def end(self) -> None:
-        """End its process."""
-        if self._talk is not None:
-            await self._talk.end()
-
-
-def _stopped_by(answer: dict[str, Any]) -> StoppedError:
-    kinds, message = answer.get("raised"), answer.get("message")
-    kind = str(kinds[0]) if isinstance(kinds, list) and kinds else "?"
-    reason = {"SyntaxError": "syntax", "IndentationError": "syntax", "TabError": "syntax", "MemoryError": "memory"}
-    return StoppedError(reason.get(kind, "error"), f"{kind}: {message}"[:500])
-
-
-def _value_of(answer: dict[str, Any]) -> Any:
-    """The plain value of an answer. Raises StoppedError if it has none."""
-    if "raised" in answer:
-        raise _stopped_by(answer)
-    try:
-        return decode(answer["value"])
-    except (KeyError, NotPlainError, RecursionError) as error:
-        raise StoppedError("wrong", f"no plain data: {error}") from None
 
 
 class _Grading:
@@ -263,9 +143,9 @@ class _Grading:
         while len(done) < len(self._tests.cases):
             try:
                 await self._go_on(done)
-            except _PlatformError as error:
+            except PlatformError as error:
                 raise SandboxError(str(error)) from error
-            except _WreckedError:
+            except WreckedError:
                 # Once may be the platform's fault; in a fresh sandbox, at the same test, it is the submission's.
                 if died_at == len(done):
                     ended = StoppedError("crashed", "it made its sandbox unusable, twice")
@@ -279,7 +159,7 @@ class _Grading:
         asked = time.monotonic()
         async with self._run(2 if any(isinstance(test, ScriptTest) for test in tests) else 1) as places:
             self._deadline += time.monotonic() - asked  # a queue for sandboxes is not the submission's time
-            submission = _Submission(places[0], self._source, self._tests, self._limits, self._python)
+            submission = Submission(places[0], self._source, self._tests, self._limits, self._python)
             if any(isinstance(test, StdinTest) for test in tests):
                 await submission.prepare()
             for test in tests:
@@ -294,7 +174,7 @@ class _Grading:
             raise StoppedError("not_run", "too much time was spent on other tests")
         return left
 
-    async def _outcomes_of(self, test: Test, submission: _Submission, judges: Place) -> list[Outcome]:
+    async def _outcomes_of(self, test: Test, submission: Submission, judges: Place) -> list[Outcome]:
         began = time.monotonic()
         try:
             if isinstance(test, ScriptTest):
@@ -306,17 +186,17 @@ class _Grading:
             self._timeouts += error.reason == "timeout"
         return [_failed(test, stopped, began) if stopped else Outcome(_name_of(test), True, seconds=_since(began))]
 
-    async def _passes(self, test: StdinTest | CallTest | AssertTest, submission: _Submission) -> bool:
+    async def _passes(self, test: StdinTest | CallTest | AssertTest, submission: Submission) -> bool:
         if isinstance(test, StdinTest):
             printed = await submission.printed(test.input, self._left())
             return same_output(printed.decode(errors="replace"), test.output)
         if isinstance(test, CallTest):
             args, kwargs = [encode(arg) for arg in test.args], {name: encode(arg) for name, arg in test.kwargs.items()}
             question = {"name": test.name, "args": args, "kwargs": kwargs, "keep": False}
-            value = _value_of(await submission.ask(question, self._left()))
+            value = value_of(await submission.ask(question, self._left()))
             return any(same(value, expected) for expected in test.expected)
         answers = [await submission.ask({"expression": call}, self._left()) for call in test.calls]
-        values = [_value_of(answer) for answer in answers]
+        values = [value_of(answer) for answer in answers]
         try:
             return test.holds(values)
         except Exception as error:  # boundary: comparing what it gave raises, as in `abs(None - 1) < 0.1`
@@ -324,7 +204,7 @@ class _Grading:
 
     # --- test code in a sandbox of its own --------------------------------------------------------------------------
 
-    async def _script(self, test: ScriptTest, submission: _Submission, place: Place) -> list[Outcome]:
+    async def _script(self, test: ScriptTest, submission: Submission, place: Place) -> list[Outcome]:
         began = time.monotonic()
         report = await self._judged(test, submission, place)
         entries = [
@@ -337,7 +217,7 @@ class _Grading:
             return [*entries, _failed(test, StoppedError("wrong", report["ended"]), began)]
         return entries or [Outcome(_name_of(test), True, seconds=_since(began))]
 
-    async def _judged(self, test: ScriptTest, submission: _Submission, place: Place) -> dict[str, Any]:
+    async def _judged(self, test: ScriptTest, submission: Submission, place: Place) -> dict[str, Any]:
         """The judge's report. Raises StoppedError if it gives none once the submission was asked something.
 
         What the tests do before that has a time of its own: a slow submission must not make them look bad.
@@ -370,7 +250,7 @@ class _Grading:
             raise StoppedError("no_verdict", "the judge did not end well")
         return message
 
-    async def _reply(self, message: dict[str, Any], submission: _Submission) -> dict[str, Any]:
+    async def _reply(self, message: dict[str, Any], submission: Submission) -> dict[str, Any]:
         """What the submission answers to the judge; only known parts of either go through."""
         question = {key: message[key] for key in _QUESTIONS if key in message}
         try:
@@ -385,10 +265,6 @@ class _Grading:
         return reply if reply.keys() & {"value", "object"} else {"no_answer": "an answer that is none"}
 
 
-class _WreckedError(Exception):
-    """A sandbox failed while the submission could do harm to it: killed what runs it, or removed what it needs."""
-
-
 @contextlib.contextmanager
 def _wrecked() -> Iterator[None]:
     try:
@@ -396,11 +272,7 @@ def _wrecked() -> Iterator[None]:
     except (SandboxUnreachableError, SandboxBusyError):  # the way to it, which nothing inside has to do with
         raise
     except (SandboxError, SandboxPathError) as error:
-        raise _WreckedError from error
-
-
-class _PlatformError(Exception):
-    """Something failed where nothing of the submission has run."""
+        raise WreckedError from error
 
 
 @contextlib.contextmanager
@@ -408,7 +280,7 @@ def _judging() -> Iterator[None]:
     try:
         yield
     except (SandboxError, SandboxPathError) as error:
-        raise _PlatformError(f"the sandbox of the tests failed: {error}") from error
+        raise PlatformError(f"the sandbox of the tests failed: {error}") from error
 
 
 def _failed(test: Test, stopped: StoppedError, began: float | None = None) -> Outcome:
