@@ -108,7 +108,7 @@ def test_defining_an_environment_class_is_light() -> None:
     assert not modules_after(code) & {"datasets", "mcp", "openai", "torch", "scipy", "sympy"}
 
 
-@pytest.mark.parametrize("command", ["eval", "init", "install", "sandboxd", "sft", "train"])
+@pytest.mark.parametrize("command", ["eval", "init", "install", "sandbox", "sandboxd", "sft", "train"])
 def test_asking_for_the_version_is_light(command: str) -> None:
     """`vf-* --version` answers without loading an SDK, data library or torch."""
     code = (
