@@ -14,10 +14,20 @@ RUNNING = "cat /proc/[0-9]*/cmdline | tr '\\0' ' ' | grep -o '[s]leep 75' | wc -
 @pytest.mark.parametrize("stop", ["KILL", "STOP"])
 async def test_a_command_gains_nothing_by_ending_what_supervises_it(sandbox, stop):
     """It is killed with all that it has started, and the sandbox goes on."""
+    await sandbox.start(command("sleep 7500", timeout=None))  # the next has a supervisor of its own
     result = await sandbox.exec(f"(setsid sleep 7501 &); kill -{stop} $PPID; sleep 7502", timeout=0.5)
     assert (result.exit_code, result.signal) == (None, 9)
     assert result.reason in ("signalled", "timeout")
-    assert (await sandbox.exec(RUNNING)).stdout == b"0\n"
+    assert (await sandbox.exec(RUNNING.replace("75", "750[12]"))).stdout == b"0\n"
+
+
+async def test_commands_at_once_are_told_apart(sandbox):
+    """What each leaves is its own, though their first processes have long ended."""
+    lines = [f"(setsid sleep 7511 &); {'sleep 7512 &' * number} sleep 0.1; exit {number}" for number in range(4)]
+    results = await asyncio.gather(*(sandbox.exec(line, kill_leftovers=bool(at % 2)) for at, line in enumerate(lines)))
+    assert [(one.exit_code, one.leftovers) for one in results] == [(0, 1), (1, 2), (2, 3), (3, 4)]
+    assert [one.killed_leftovers for one in results] == [0, 2, 0, 4]
+    assert (await sandbox.exec(RUNNING)).stdout == b"4\n"
 
 
 async def test_no_signal_reaches_the_first_process(sandbox):

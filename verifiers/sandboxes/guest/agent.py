@@ -8,10 +8,11 @@ run), it cannot be traced, it never opens a connection, and it ends with all of 
 A frame is a body's length and an id (4 bytes each, little-endian), a kind (1 byte) and the body; `sandboxes/channel.py`
 is the other side.
 
-Commands are children of *supervisors*: forks of the agent that adopt what their command leaves behind
-(PR_SET_CHILD_SUBREAPER, prctl(2)), one command each. `wait` says ECHILD when nothing is left, and then a supervisor
-takes the next command. All killing is done here, by descent from the supervisor, which no process can leave. A command
-can kill its supervisor, being of the same user: the agent hears of it at once, and kills what the supervisor had.
+A command is a child of the agent itself, which adopts what that leaves behind (prctl(2), PR_SET_CHILD_SUBREAPER): no
+process can leave its ancestors, `wait` says when nothing is left, and killing goes by descent. So that this stays exact
+while several commands run, the others are children of *supervisors*: forks of the agent that do the same for one
+command each, and then for the next. A command can kill its supervisor, being of the same user: the agent hears of it at
+once, and kills what the supervisor had.
 For Python 3.9 and later; one file, since it is put into foreign roots; no modules but C ones, since starting it is most
 of a sandbox's start.
 """
@@ -42,6 +43,8 @@ JOB_BYTES = 1 << 16
 """A larger command goes to a new supervisor, which has it from its birth."""
 LAST_READS = 17
 """A pipe holds at most 1 MiB: so many reads get all that was written before the command's end."""
+QUICK = 0.002
+"""A command that ends sooner is read once, when it has ended: most of the cost of watching it is saved."""
 IDLE_SUPERVISORS = 2
 KILL_SECONDS = 0.3
 """Afterwards the supervisor itself is killed, and what it had adopted with it; after three times as long, all is."""
@@ -443,9 +446,11 @@ def do_tree(words: "list[bytes]", fds: "list[int]") -> int:
         return pid
     code = errno.EIO
     try:
+        forked()
         posix.setsid()
         for fd, target in zip(fds[::-1], (2, 1, 0)):  # noqa: B905 - of Python 3.10
             posix.dup2(fd, target)
+        posix.closerange(3, 1 << 16)
         TREES[words[0]](words[1])
         code = 0
     except OSError as error:
@@ -457,18 +462,24 @@ def do_tree(words: "list[bytes]", fds: "list[int]") -> int:
 # --- supervisors: each is a process of its own --------------------------------------------------------------------
 
 
+class NoFolderError(OSError):
+    """A command's directory can not be entered."""
+
+
+def forked() -> None:
+    """Undo in a fork what the agent does with signals."""
+    _signal.set_wakeup_fd(-1)
+    _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
+
+
 def supervise(native: "Native | None", link: _socket.socket, job: "list[bytes]", fds: "list[int]") -> None:
     """Run jobs, one at a time, until the agent hangs up. Never returns."""
     try:
         assert native is not None
+        forked()
         native.adopt()
         native.dumpable(True)  # else the next file is not its own
-        try:
-            fd = posix.open("/proc/self/oom_score_adj", posix.O_WRONLY)
-            posix.write(fd, b"1000")  # commands inherit it: the kernel takes them before the agent
-            posix.close(fd)
-        except OSError:
-            pass
+        prefer_to_kill(open_preference())
         native.dumpable(False)
         while True:
             carry_out(link, job, fds)
@@ -484,25 +495,14 @@ def supervise(native: "Native | None", link: _socket.socket, job: "list[bytes]",
 
 def carry_out(link: _socket.socket, job: "list[bytes]", fds: "list[int]") -> None:
     """Start a command, wait for it and for what it leaves, and tell the agent of both."""
-    options = job[0].split()
-    words = 2 + int(options[5])
     try:
-        posix.chdir(job[1])
+        pid = start_soon(job, fds)
     except OSError as error:
-        link.send(b"F %d cwd" % (error.errno or errno.EIO))
-        close_all(fds)
-        return
-    try:
-        if int(options[4]) & TREE:
-            pid = do_tree(job[2:words], fds)
-        else:
-            pid = launch(job[2:words], dict(pair.split(b"=", 1) for pair in job[words:]), fds)
-    except OSError as error:
-        link.send(b"F %d start" % (error.errno or errno.EIO))
+        link.send(b"F %d %s" % (error.errno or errno.EIO, stage(error)))
         return
     finally:
         close_all(fds)
-    if int(options[4]) & TELL_PID:
+    if int(job[0].split()[4]) & TELL_PID:
         link.send(b"S %d" % pid)
     cpu, peak, status = 0.0, 0, -1
     left = True
@@ -527,6 +527,50 @@ def carry_out(link: _socket.socket, job: "list[bytes]", fds: "list[int]") -> Non
             link.send(b"Z")
 
 
+def stage(error: OSError) -> bytes:
+    """What failed."""
+    return b"cwd" if isinstance(error, NoFolderError) else b"start"
+
+
+def start_soon(job: "list[bytes]", fds: "list[int]") -> int:
+    """Start a command; where there is no room for one more process, a little later."""
+    until = time.monotonic() + ROOM_SECONDS
+    while True:
+        try:
+            return start(job, fds)
+        except BlockingIOError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.005)
+
+
+def start(job: "list[bytes]", fds: "list[int]") -> int:
+    """Start a command; its number."""
+    options = job[0].split()
+    words = 2 + int(options[5])
+    try:
+        posix.chdir(job[1])
+    except OSError as error:
+        raise NoFolderError(error.errno, "cannot enter") from None
+    if int(options[4]) & TREE:
+        return do_tree(job[2:words], fds)
+    return launch(job[2:words], dict(pair.split(b"=", 1) for pair in job[words:]), fds)
+
+
+def open_preference() -> int:
+    """The file that says how gladly the kernel kills this process when memory runs out; -1 if there is none."""
+    try:
+        return posix.open("/proc/self/oom_score_adj", posix.O_RDWR | posix.O_CLOEXEC)
+    except OSError:
+        return -1
+
+
+def prefer_to_kill(fd: int, value: bytes = b"1000") -> None:
+    """Commands inherit it: the kernel takes them before the agent."""
+    if fd >= 0:
+        posix.pwrite(fd, value, 0)
+
+
 def close_all(fds: "list[int]") -> None:
     """Close them."""
     for fd in fds:
@@ -545,16 +589,9 @@ def launch(argv: "list[bytes]", env: "dict[bytes, bytes]", fds: "list[int]") -> 
             raise OSError(errno.ENOENT, "not found")
     pairs = zip(fds[::-1], (2, 1, 0))  # noqa: B905 - of Python 3.10
     actions = [(posix.POSIX_SPAWN_DUP2, fd, target) for fd, target in pairs]
-    until = time.monotonic() + ROOM_SECONDS
-    while True:
-        try:
-            return posix.posix_spawn(
-                path, argv, env, file_actions=actions, setsid=True, setsigmask=(), setsigdef=SIGNALS
-            )
-        except BlockingIOError:  # EAGAIN: no more processes
-            if time.monotonic() > until:
-                raise
-            time.sleep(0.005)
+    return posix.posix_spawn(
+        path, argv, env, file_actions=actions, setsid=True, setsigmask=(), setsigdef=SIGNALS
+    )
 
 
 class Supervisor:
@@ -580,7 +617,8 @@ class Job:
         self.silence = silence / 1e6 if silence else None
         self.keep = keep
         self.limit = limit
-        self.waiting: tuple[list[bytes], int, list[int]] | None = None
+        self.waiting: tuple[bytes, list[int]] | None = None
+        self.watched = False
         self.supervisor: Supervisor | None = None
         self.pid = 0
         self.signals: list[int] = []
@@ -596,11 +634,16 @@ class Job:
         self.next_round = 0.0
         self.killed = 0
         self.told = False
+        self.status = -1
+        self.cpu = 0.0
+        self.peak = 0
 
     def wakes(self) -> "float | None":
         """When something is to be done for it next, None for never."""
         if self.killing or self.waiting:
             return self.next_round
+        if not self.watched:
+            return self.began + QUICK
         if self.ended is not None:
             return None
         if self.silence is None:
@@ -623,6 +666,10 @@ class Agent:
         self.jobs: dict[int, Job] = {}
         self.idle: list[Supervisor] = []
         self.supervisors: dict[int, Supervisor] = {}
+        self.direct: Job | None = None
+        """The command whose processes are the agent's own children."""
+        self.preference = -1
+        self.own_preference = b"0"
         self.orphans = 0.0
         self.first_orphan = 0.0
         self.poll = select.epoll()
@@ -655,8 +702,8 @@ class Agent:
         if self.paused and self.queued < HIGH // 2:
             self.paused = False
             for job in self.jobs.values():
-                for fd in job.streams:
-                    self.poll.register(fd, READ_EVENTS)
+                if job.watched:
+                    self.watch_streams(job)
 
     def watch_out(self) -> None:
         """Wake up when more can be sent, if there is more."""
@@ -757,8 +804,8 @@ class Agent:
 
     def run(self, number: int, body: bytes) -> None:
         """Start a command."""
-        parts = unpack(body)
-        job = self.jobs[number] = Job(number, parts[0])
+        first = 4 + 4 * int.from_bytes(body[:4], "little")
+        job = self.jobs[number] = Job(number, body[first : first + int.from_bytes(body[4:8], "little")])
         mine: list[int] = []
         theirs: list[int] = []
         try:
@@ -776,26 +823,26 @@ class Agent:
             job.stdin = mine.pop(0)
         for index, fd in enumerate(mine):
             job.streams[fd] = index
-            self.handlers[fd] = self.reader(job, fd)
-            if not self.paused:
-                self.poll.register(fd, READ_EVENTS)
-        job.waiting = (parts, len(body), theirs)
+        job.waiting = (body, theirs)
         self.begin(job)
 
     def begin(self, job: Job) -> None:
         """Find a supervisor for it; where there is no room for one more process, try again a little later."""
         assert job.waiting is not None
-        parts, size, fds = job.waiting
+        body, fds = job.waiting
         now = time.monotonic()
         try:
-            self.hand_over(job, parts, size, fds)
+            if self.direct is None and not self.orphans:
+                self.start_direct(job, body, fds)
+            else:
+                self.hand_over(job, body, fds)
         except BlockingIOError as error:
             job.next_round = now + 0.005
             if now - job.began < ROOM_SECONDS:
                 return
             self.fail(job, error.errno or errno.EAGAIN, b"start")
         except OSError as error:
-            self.fail(job, error.errno or errno.EIO, b"start")
+            self.fail(job, error.errno or errno.EIO, stage(error))
         if job.waiting:  # else it was dropped
             job.waiting = None
             close_all(fds)
@@ -803,14 +850,26 @@ class Agent:
                 job.deadline += now - job.began
             job.began = job.heard = now
 
-    def hand_over(self, job: Job, parts: "list[bytes]", size: int, fds: "list[int]") -> None:
+    def start_direct(self, job: Job, body: bytes, fds: "list[int]") -> None:
+        """Start it as a child of the agent."""
+        prefer_to_kill(self.preference)
+        try:
+            job.pid = start(unpack(body), fds)
+        finally:
+            prefer_to_kill(self.preference, self.own_preference)
+            posix.chdir("/")
+        self.direct = job
+        if job.flags & TELL_PID:
+            self.send(STARTED, job.number, b"%d" % job.pid)
+
+    def hand_over(self, job: Job, body: bytes, fds: "list[int]") -> None:
         """Give it to an idle supervisor, or to a new one."""
         rights = b"".join(fd.to_bytes(4, sys.byteorder) for fd in fds)
-        while self.idle and size <= JOB_BYTES:
+        while self.idle and len(body) <= JOB_BYTES:
             supervisor = self.idle.pop()
             try:
                 supervisor.link.sendmsg(
-                    [pack(parts)],
+                    [body],
                     [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, rights)],
                     _socket.MSG_DONTWAIT | _socket.MSG_NOSIGNAL,
                 )
@@ -819,11 +878,11 @@ class Agent:
                 continue
             break
         else:
-            supervisor = self.new_supervisor(parts, fds)
+            supervisor = self.new_supervisor(body, fds)
         supervisor.job = job
         job.supervisor = supervisor
 
-    def new_supervisor(self, parts: "list[bytes]", fds: "list[int]") -> Supervisor:
+    def new_supervisor(self, body: bytes, fds: "list[int]") -> Supervisor:
         """Fork one, which has its first job."""
         ours, link = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
         pid = posix.fork()
@@ -833,7 +892,7 @@ class Agent:
                 posix.closerange(below, fd)
                 below = fd + 1
             posix.closerange(below, 1 << 16)
-            supervise(self.native, link, parts, fds)
+            supervise(self.native, link, unpack(body), fds)
         link.close()
         supervisor = Supervisor(pid, ours)
         self.supervisors[pid] = supervisor
@@ -864,19 +923,22 @@ class Agent:
             self.rest(supervisor)
             self.fail(job, int(message[1]), message[2])
         elif message[0] == b"E":
-            self.close_input(job)
             job.ended = (int(message[1]), int(message[2]), int(message[3]))
-            job.seconds = time.monotonic() - job.began
             if message[4] == b"0":
                 self.rest(supervisor)
-                self.finish(job, 0)
-            elif job.flags & KILL_LEFTOVERS or job.killing:
-                self.kill(job, job.reason)
-            else:
-                self.finish(job, len(descendants(supervisor.pid, parents())))
+            self.end(job, [] if message[4] == b"0" else descendants(supervisor.pid, parents()))
         else:  # nothing is left of it
             self.rest(supervisor)
             self.finish(job, 0)
+
+    def end(self, job: Job, left: "list[int]") -> None:
+        """Its first process has ended; `left` are those that have not."""
+        self.close_input(job)
+        job.seconds = time.monotonic() - job.began
+        if left and (job.flags & KILL_LEFTOVERS or job.killing):
+            self.kill(job, job.reason)
+        else:
+            self.finish(job, len(left))
 
     def lose(self, supervisor: Supervisor) -> None:
         """Something has killed it: what it had adopted is the agent's now."""
@@ -888,6 +950,8 @@ class Agent:
             job.reason = job.reason or LOST
             job.killing = job.killing or self.orphans
             job.next_round = self.orphans
+        if self.direct is not None:  # its processes and those orphans cannot be told apart
+            self.kill(self.direct, LOST)
 
     def rest(self, supervisor: Supervisor) -> None:
         """It has nothing to do."""
@@ -926,8 +990,10 @@ class Agent:
 
     def drop(self, job: Job) -> None:
         """Forget it."""
+        if self.direct is job:
+            self.direct = None
         if job.waiting:
-            close_all(job.waiting[2])
+            close_all(job.waiting[1])
             job.waiting = None
         self.close_input(job)
         for fd in list(job.streams):
@@ -935,6 +1001,11 @@ class Agent:
         self.jobs.pop(job.number, None)
 
     # --- streams
+
+    def watch_streams(self, job: Job) -> None:
+        """Read its output as it comes."""
+        for fd in job.streams:
+            self.watch(fd, READ_EVENTS, self.reader(job, fd))
 
     def reader(self, job: Job, fd: int) -> "Callable[[int], object]":
         """What to call when there is output."""
@@ -972,15 +1043,12 @@ class Agent:
         self.paused = True
         for job in self.jobs.values():
             for fd in job.streams:
-                self.poll.unregister(fd)
+                self.unwatch(fd)
 
     def close_stream(self, job: Job, fd: int) -> None:
         """One of its outputs has ended."""
         del job.streams[fd]
-        if self.paused:
-            del self.handlers[fd]
-        else:
-            self.unwatch(fd)
+        self.unwatch(fd)
         posix.close(fd)
 
     def feed(self, job: Job) -> None:
@@ -1020,7 +1088,7 @@ class Agent:
     def kill(self, job: Job, reason: int) -> None:
         """Kill a command with all that descends from it; `finish` follows when nothing is left."""
         if job.waiting:  # it never begins
-            close_all(job.waiting[2])
+            close_all(job.waiting[1])
             job.waiting = None
         if not job.killing:
             job.reason = job.reason if job.told else job.reason or reason
@@ -1033,49 +1101,76 @@ class Agent:
         spent = now - job.killing
         job.next_round = now + min(0.05, max(0.002, spent))
         supervisor = job.supervisor
-        if supervisor is None:  # it has not begun, or is lost: see `sweep`
+        if self.direct is job:
+            found = self.own_processes()
+        elif supervisor is not None:
+            found = descendants(supervisor.pid, parents())
+        else:  # it has not begun, or is lost: see `sweep`
             if not self.orphans:
                 job.seconds = job.seconds or now - job.began
                 self.finish(job, 0)
             return
         if job.pid and job.ended is None:
             send_signal(-job.pid, _signal.SIGKILL)
-        found = descendants(supervisor.pid, parents())
         for pid in found:
             send_signal(pid, _signal.SIGKILL)
         if job.ended is not None and not job.told:
             job.killed = max(job.killed, len(found))
-        send_signal(supervisor.pid, _signal.SIGCONT)  # something may have stopped it
-        if spent > KILL_SECONDS:
-            send_signal(supervisor.pid, _signal.SIGKILL)
+        if supervisor is not None:
+            send_signal(supervisor.pid, _signal.SIGCONT)  # something may have stopped it
+            if spent > KILL_SECONDS:
+                send_signal(supervisor.pid, _signal.SIGKILL)
+        elif spent > KILL_SECONDS and posix.getpid() == 1:
+            send_signal(-1, _signal.SIGKILL)  # they breed faster than they are found: at one stroke, all
+
+    def own_processes(self) -> "list[int]":
+        """The agent's descendants but for supervisors and theirs: of `direct`, and of supervisors that were killed."""
+        me, known = posix.getpid(), parents()
+        for pid in self.supervisors:
+            known.pop(pid, None)
+        return descendants(me, known)
 
     def sweep(self) -> None:
-        """Kill what killed supervisors had adopted: nothing else has the agent for its parent."""
-        self.reap()
+        """Kill what killed supervisors had adopted."""
         now = time.monotonic()
-        me = posix.getpid()
-        known = parents()
-        strangers = [pid for pid, parent in known.items() if parent == me and pid not in self.supervisors]
-        if not strangers:
+        found = self.own_processes()
+        if not found:
             self.orphans = 0.0
             return
-        if me == 1 and now - self.first_orphan > 2 * KILL_SECONDS:
-            send_signal(-1, _signal.SIGKILL)  # they breed faster than they are found: at one stroke, all
-        for stranger in strangers:
-            for pid in [stranger, *descendants(stranger, known)]:
-                send_signal(pid, _signal.SIGKILL)
+        if posix.getpid() == 1 and now - self.first_orphan > 2 * KILL_SECONDS:
+            send_signal(-1, _signal.SIGKILL)
+        for pid in found:
+            send_signal(pid, _signal.SIGKILL)
         self.orphans = now + 0.002
 
+    def children_ended(self, woken: int) -> None:
+        """The kernel has said so."""
+        posix.read(woken, CHUNK)
+        self.reap()
+
     def reap(self) -> None:
-        """Take in what has ended."""
+        """Take in what has ended, and see whether a command has."""
+        job, alone = self.direct, False
         try:
             while True:
-                pid, _ = posix.waitpid(-1, posix.WNOHANG)
+                pid, status, usage = posix.wait4(-1, posix.WNOHANG)
                 if pid == 0:
-                    return
-                self.supervisors.pop(pid, None)
+                    break
+                if self.supervisors.pop(pid, None) is None and job is not None:
+                    job.cpu += usage[0] + usage[1]
+                    job.peak = max(job.peak, usage[2])
+                    if pid == job.pid:
+                        job.status = status
         except ChildProcessError:
-            pass
+            alone = True
+        if job is None or job.status < 0:
+            return
+        left = [] if alone else self.own_processes()
+        if job.ended is None:
+            job.ended = (job.status, int(job.cpu * 1e6), job.peak)
+            self.end(job, left)
+        elif not left:
+            self.finish(job, 0)
 
     # --- the loop
 
@@ -1092,6 +1187,10 @@ class Agent:
                     self.begin(job)
                 elif job.killing:
                     self.round(job)
+                elif not job.watched:
+                    job.watched = True
+                    if not self.paused:
+                        self.watch_streams(job)
                 else:
                     self.kill(job, TIMEOUT if job.deadline is not None and job.deadline <= now else SILENCE)
                 when = job.wakes() if job.number in self.jobs else None
@@ -1109,8 +1208,6 @@ class Agent:
                 handler = self.handlers.get(fd)  # an earlier event's may have closed it
                 if handler is not None:
                     handler(events)
-            if any(one.link.fileno() < 0 for one in self.supervisors.values()):
-                self.reap()
 
 
 def main() -> None:
@@ -1128,7 +1225,14 @@ def main() -> None:
         posix.set_blocking(fd, False)
     agent.send(READY, 0, b"%d %d" % (VERSION, posix.getpid()))
     agent.flush()
+    woken, wake = posix.pipe2(posix.O_NONBLOCK | posix.O_CLOEXEC)
+    _signal.signal(_signal.SIGCHLD, lambda number, frame: None)
+    _signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+    agent.watch(woken, select.EPOLLIN, lambda events: agent.children_ended(woken))
     agent.native = Native()
+    agent.preference = open_preference()
+    if agent.preference >= 0:
+        agent.own_preference = posix.pread(agent.preference, 16, 0).strip()
     agent.native.dumpable(False)
     agent.native.adopt()
     for place in (sys.path, sys.path_hooks, sys.meta_path, sys.path_importer_cache):
