@@ -15,6 +15,7 @@ import asyncio
 import contextlib
 import sys
 import uuid
+import weakref
 from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,7 +27,7 @@ from verifiers.sandboxes.lease import Lease, Setup
 from verifiers.sandboxes.request import CreateSandboxRequest
 from verifiers.sandboxes.results import ExecResult
 from verifiers.sandboxes.sandbox import Provider, Sandbox
-from verifiers.sandboxes.spec import SandboxSpec, command as as_command
+from verifiers.sandboxes.spec import Isolation, SandboxSpec, command as as_command
 
 COMMAND_SECONDS = 300.0
 """Time of a command for which none is given, as v0's client has it."""
@@ -124,6 +125,7 @@ class SandboxClient:
 
     def __init__(self, provider: Provider | None = None, **_options: Any) -> None:
         self._provider = provider
+        self._levels: weakref.WeakKeyDictionary[Provider, Isolation] = weakref.WeakKeyDictionary()
         self._held: dict[str, _Held] = {}
 
     async def create(self, request: Any, *, setup: Setup | None = None) -> SandboxRecord:
@@ -137,7 +139,7 @@ class SandboxClient:
             spec = request
         else:
             wanted = CreateSandboxRequest.read(request)
-            level = wanted.isolation or (await provider.capabilities()).isolation
+            level = wanted.isolation or await self._level_of(provider)
             spec, startup = wanted.to_spec(level), wanted.startup
         sandbox_id = f"sandbox-{uuid.uuid4().hex[:12]}"
         spec = replace(spec, labels={**spec.labels, ID_LABEL: sandbox_id})
@@ -258,6 +260,12 @@ class SandboxClient:
         await self.bulk_delete(list(self._held))
 
     # --- within ----------------------------------------------------------------------------------------------
+
+    async def _level_of(self, provider: Provider) -> Isolation:
+        """What a provider isolates by; asked once, since asking a node takes time that every rollout would wait."""
+        if provider not in self._levels:
+            self._levels[provider] = (await provider.capabilities()).isolation
+        return self._levels[provider]
 
     def _find(self, sandbox_id: str) -> _Held:
         held = self._held.get(sandbox_id)
