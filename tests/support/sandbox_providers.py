@@ -92,6 +92,7 @@ AT_LANDLOCK = {
     "test_what_a_command_destroys_is_never_a_quiet_result": _SIGNALS,
     "test_a_dead_interpreter_is_no_timeout": _SIGNALS,
     "test_a_shell_that_ends_is_noticed_and_replaced": _SIGNALS,
+    "test_at_the_deadline_everything_it_started_dies": f"{_SHARED}: to look through them takes too long",
     "test_an_interpreter_that_is_stopped_keeps_what_it_can": _SHARED,
     "test_a_stuck_command_costs_a_session_its_command_only": _SHARED,
     "test_cancelling_who_runs_a_command_stops_it": _SHARED,
