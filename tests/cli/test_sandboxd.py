@@ -1,12 +1,15 @@
 """The command `sandboxd`: where it listens, what it refuses, how it ends."""
 
+import asyncio
 import os
 import signal
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from tests.support.nodes import STEADY, TOKEN, Daemon, alive_with
+from tests.support.sandbox_providers import until
 from verifiers.cli.sandboxd import run
 from verifiers.errors import ExitCode
 from verifiers.sandboxes.node.client import NodeProvider
@@ -22,9 +25,8 @@ async def test_a_signal_drains_and_leaves_nothing(tmp_path):
         NodeProvider(daemon.url, "another token", patience=STEADY) as provider,
     ):
         sandbox = await provider.create(SandboxSpec())
-        process = await sandbox.start(command(f"echo x; sleep {word}", timeout=None))
-        await anext(process.output())
-        assert alive_with(word)
+        await sandbox.start(command(f"sleep {word}", timeout=None))
+        await until(partial(asyncio.to_thread, alive_with, word))
         assert b"another token" not in Path(f"/proc/{daemon.process.pid}/cmdline").read_bytes()
         assert await daemon.end(signal.SIGTERM) == ExitCode.OK
         assert alive_with(word) == []

@@ -1,7 +1,7 @@
 """The providers that tests/sandboxes/conformance runs over: to add one, add a line to `PROVIDERS`.
 
 Each opens over an empty folder of its own. All tests of `local` are quick; of the others only those in `QUICK` are,
-the rest is marked slow.
+the rest is marked slow, and all of `SLOW`.
 """
 
 import asyncio
@@ -58,6 +58,22 @@ async def node(root: Path) -> AsyncIterator[Provider]:
 
 
 @asynccontextmanager
+async def nodes(root: Path) -> AsyncIterator[Provider]:
+    """Those of two nodes."""
+    from verifiers.sandboxes.node.cluster import NodesProvider
+    from verifiers.sandboxes.node.server import NodeServer
+
+    async with local(root) as one, local(root) as two:
+        servers = [NodeServer(inner, token="a token", mounts=True) for inner in (one, two)]
+        try:
+            urls = [await server.start_tcp() for server in servers]
+            async with NodesProvider(urls, "a token") as provider:
+                yield provider
+        finally:
+            await asyncio.gather(*(server.stop() for server in servers))
+
+
+@asynccontextmanager
 async def pool(root: Path) -> AsyncIterator[Provider]:
     """Those of this machine through a pool that has idle ones."""
     from verifiers.sandboxes.local.provider import LocalProvider
@@ -99,7 +115,8 @@ AT_LANDLOCK = {
 }
 """What is different where there are no namespaces, by the test that would find out."""
 
-PROVIDERS: dict[str, Opened] = {"local": local, "node": node, "pool": pool, "landlock": landlock}
+PROVIDERS: dict[str, Opened] = {"local": local, "node": node, "nodes": nodes, "pool": pool, "landlock": landlock}
+SLOW = frozenset({"nodes"})
 
 
 async def until(question: Callable[[], Awaitable[Any]], seconds: float = 20.0) -> Any:

@@ -9,17 +9,16 @@ import os
 
 import pytest
 
-from tests.support.sandbox_providers import AT_LANDLOCK, CANARY, PROVIDERS, QUICK
+from tests.support.sandbox_providers import AT_LANDLOCK, CANARY, PROVIDERS, QUICK, SLOW
 from verifiers.sandboxes.spec import SandboxSpec
 
 
 def pytest_generate_tests(metafunc):
     """Run over every provider; what is neither local nor in QUICK is slow."""
     if "provider" in metafunc.fixturenames:
-        slow = () if metafunc.function.__name__ in QUICK else (pytest.mark.slow,)
-        metafunc.parametrize(
-            "provider", [pytest.param(name, marks=() if name == "local" else slow) for name in PROVIDERS], indirect=True
-        )
+        quick = {"local"} | (set(PROVIDERS) - SLOW if metafunc.function.__name__ in QUICK else set())
+        marks = {name: () if name in quick else (pytest.mark.slow,) for name in PROVIDERS}
+        metafunc.parametrize("provider", [pytest.param(name, marks=marks[name]) for name in PROVIDERS], indirect=True)
 
 
 @pytest.fixture
