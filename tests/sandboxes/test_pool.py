@@ -20,7 +20,7 @@ from verifiers.sandboxes.pool import SandboxPool
 from verifiers.sandboxes.spec import SandboxSpec, Secret
 
 SPECS = [SandboxSpec(memory=size) for size in (64, 128, 256)]
-FAULTS = {"slow": 0.01, "busy": 0.05, "refused": 0.1, "bug": 0.02, "undeleted": 0.1, "dies": 0.3}
+FAULTS = {"slow": 0.01, "stubborn": 0.5, "busy": 0.05, "refused": 0.1, "bug": 0.02, "undeleted": 0.1, "dies": 0.3}
 
 
 def tasks_left():
@@ -59,6 +59,7 @@ def test_under_faults_the_pool_keeps_its_limits_and_gives_nobody_a_dead_or_used_
             for task in chance.sample(rollouts, 50):
                 asyncio.get_running_loop().call_later(chance.uniform(0, 6), task.cancel)
             outcomes = await asyncio.gather(*rollouts, return_exceptions=True)
+            assert pool.stats().used == pool.stats().waiting == 0
         assert {type(outcome) for outcome in outcomes} <= {type(None), asyncio.CancelledError}
         assert got > 50
         assert provider.most_alive <= max_alive
@@ -117,6 +118,7 @@ def test_who_asked_first_is_served_first_also_when_idle_ones_of_another_kind_fil
             await asyncio.gather(*(sandbox.delete() for sandbox in first))
             await asyncio.gather(*asking)
             assert order == sorted(order)
+            assert asyncio.get_running_loop().time() < 10  # they did not wait until the idle ones were too old
 
     run_virtual(main())
 
@@ -157,6 +159,60 @@ def test_a_start_that_goes_on_failing_is_a_platform_error_after_a_few_attempts(f
             await asyncio.sleep(0.1)
             assert provider.creations == creations
             assert pool.stats().failed == 1
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize("after", [0, 1, 2])
+def test_who_is_cancelled_while_its_idle_sandbox_is_asked_whether_it_lives_gives_it_back(after):
+    """Nobody has used it, so it is idle again."""
+
+    async def main():
+        provider = FaultyProvider()
+        async with SandboxPool(provider) as pool:
+            pool.warm(SPECS[0], 1)
+            await asyncio.sleep(1)
+            asking = asyncio.create_task(pool.create(SPECS[0]))
+            for _ in range(after):
+                await asyncio.sleep(0)
+            asking.cancel()
+            await asyncio.wait({asking})
+            await asyncio.sleep(1)
+            assert asking.cancelled() and not pool.stats().used
+            assert pool.stats().idle == len(provider.there) >= 1
+
+    run_virtual(main())
+
+
+def test_who_comes_while_a_start_fails_gets_one_of_its_own():
+    """The failure of a start is told to who has waited for it from its beginning, to nobody else."""
+
+    async def main():
+        provider = FaultyProvider()
+        provider.fails = lambda kind: kind == "refused" and provider.creations <= 3
+        async with SandboxPool(provider, ready=0) as pool:
+            first = asyncio.create_task(pool.create(SPECS[0]))
+            await asyncio.sleep(0.3)
+            first.cancel()
+            await pool.create(SPECS[0])
+            assert (provider.creations, pool.stats().failed) == (4, 1)
+
+    run_virtual(main())
+
+
+def test_a_pool_that_is_closed_while_sandboxes_start_leaves_none():
+    """Also where a start does not listen to its cancellation."""
+
+    async def main():
+        provider = FaultyProvider(stubborn=1.0)
+        async with SandboxPool(provider) as pool:
+            pool.warm(SPECS[0], 3)
+            asking = asyncio.create_task(pool.create(SPECS[1]))
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+        assert provider.creations == 4 and not provider.there
+        with pytest.raises(SandboxError, match="closed"):
+            await asking
 
     run_virtual(main())
 
@@ -296,6 +352,23 @@ def test_a_lease_released_while_it_starts_leaves_nothing(after):
                 left = await provider.list()
                 assert left == []
             assert not tasks_left()
+
+    run_virtual(main())
+
+
+def test_a_preparation_that_fails_ends_the_sandbox_and_the_lease():
+    """Everybody who awaits the lease gets its error, and the sandbox is gone at once."""
+
+    async def main():
+        async def setup(sandbox):
+            raise OSError("there is no such file")
+
+        provider = FaultyProvider()
+        async with provider, Lease(provider, SPECS[0], setup=setup) as lease:
+            for _ in range(2):
+                with pytest.raises(OSError, match="no such file"):
+                    await lease
+            assert not provider.there
 
     run_virtual(main())
 

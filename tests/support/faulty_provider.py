@@ -30,7 +30,7 @@ class LedgerSandbox(Sandbox):
         self.deletions_to_fail = 0
 
     async def alive(self) -> bool:
-        await asyncio.sleep(0.0005)
+        await asyncio.sleep(self.provider.takes())
         if self.ping == "hangs":
             await asyncio.sleep(10_000)
         if self.ping == "unreachable":
@@ -84,7 +84,11 @@ class FaultyProvider(Provider):
         try:
             if self.fails("slow"):
                 await asyncio.sleep(10_000)
-            await asyncio.sleep(self.takes())
+            try:
+                await asyncio.sleep(self.takes())
+            except asyncio.CancelledError:
+                if not self.fails("stubborn"):  # else it comes all the same
+                    raise
             if self.fails("busy"):
                 raise SandboxBusyError("no room", retry_after=0.5)
             if self.fails("refused"):
