@@ -18,7 +18,7 @@ export OPENBLAS_NUM_THREADS ?= 1
 export MKL_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: help setup demo hub check lint types contracts deps format test test-all test-most test-ray test-train test-vllm test-differential test-matrix docs \
+.PHONY: help setup demo hub check lint types contracts deps format test test-all test-most test-ray test-train test-vllm test-docker test-differential test-matrix docs \
 	bench tidy clean
 
 help:  ## list the targets
@@ -104,13 +104,13 @@ format: $(VENV)/.dev  ## let ruff mend what it can
 PARALLEL := --numprocesses 2 --dist worksteal
 
 test: $(VENV)/.dev $(VENV)/.train  ## the default test suite
-	$(BIN)/pytest $(PARALLEL) -m 'not slow and not differential' $(ARGS)
+	$(BIN)/pytest $(PARALLEL) -m 'not slow and not differential and not docker' $(ARGS)
 
 test-all: test-ray $(VENV)/.train  ## every test, the slow ones too; those on a Ray cluster first, since there is one
-	$(BIN)/pytest $(PARALLEL) -m 'not differential and not ray' $(ARGS)
+	$(BIN)/pytest $(PARALLEL) -m 'not differential and not docker and not ray' $(ARGS)
 
 test-most: test-ray $(VENV)/.train  ## what CI runs: all but what takes minutes (kills at each point, real archives) and the slow tests of training
-	$(BIN)/pytest $(PARALLEL) -m 'not differential and not ray and not long and not vllm and not (train and slow)' $(ARGS)
+	$(BIN)/pytest $(PARALLEL) -m 'not differential and not docker and not ray and not long and not vllm and not (train and slow)' $(ARGS)
 
 test-train: $(VENV)/.train  ## every test of training, the slow ones too: more seeds, more models, several processes
 	$(BIN)/pytest $(PARALLEL) -m 'train and not vllm' $(ARGS)
@@ -128,6 +128,9 @@ test-ray: $(VENV)/.ray  ## the tests on a Ray cluster of this machine
 
 test-vllm: $(VENV)/.train .cache/vllm/.done  ## the sampler over a real vLLM on this machine's CPU
 	$(BIN)/pytest -m vllm tests/train/engines/test_vllm.py $(ARGS)
+
+test-docker: $(VENV)/.dev  ## sandboxes in containers of this machine's Docker or Podman, where one answers
+	$(BIN)/pytest -m docker tests/sandboxes/docker $(ARGS)
 
 test-differential: $(VENV)/.dev  ## our results beside those of two upstream releases, each in an environment of its own
 	$(BIN)/pytest -m differential tests/differential $(ARGS)

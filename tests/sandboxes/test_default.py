@@ -9,6 +9,7 @@ import pytest
 
 from verifiers.errors import ConfigError
 from verifiers.sandboxes.default import new_provider, sandbox_settings
+from verifiers.sandboxes.docker.provider import DockerProvider
 from verifiers.sandboxes.local.provider import LocalProvider
 from verifiers.sandboxes.node.cluster import NodesProvider
 
@@ -72,6 +73,9 @@ def test_settings_have_origins_and_the_first_that_says_something_wins(no_files, 
 
 def test_without_settings_it_is_this_machine_with_limits_of_its_size(no_files):
     """Nothing has to be set."""
+    for name in ("docker", "podman"):
+        chosen = new_provider(sandbox_settings({"VF_SANDBOX_PROVIDER": name})).provider
+        assert isinstance(chosen, DockerProvider) and chosen.name == name
     pool = new_provider(sandbox_settings())
     assert isinstance(pool.provider, LocalProvider)
     assert 16 <= pool.max_alive <= 1000 and pool.max_starting >= 4

@@ -97,6 +97,21 @@ async def landlock(root: Path) -> AsyncIterator[Provider]:
         yield provider
 
 
+@asynccontextmanager
+async def docker(root: Path) -> AsyncIterator[Provider]:
+    """Containers of an engine that is played by a server on a socket, with real processes (`fake_docker.py`)."""
+    import pytest
+
+    from tests.support.fake_docker import FakeEngine, unusable
+    from verifiers.sandboxes.docker.provider import DockerProvider
+
+    if missing := unusable():
+        pytest.skip(missing)
+    root.mkdir()
+    async with FakeEngine(root / "engine.sock") as engine, DockerProvider(engine.address) as provider:
+        yield provider
+
+
 _SIGNALS = "a command can signal the sandbox's own first process"
 _SHARED = "the host's processes are seen"
 AT_LANDLOCK = {
@@ -115,7 +130,9 @@ AT_LANDLOCK = {
 }
 """What is different where there are no namespaces, by the test that would find out."""
 
-PROVIDERS: dict[str, Opened] = {"local": local, "node": node, "nodes": nodes, "pool": pool, "landlock": landlock}
+PROVIDERS: dict[str, Opened] = {
+    "local": local, "node": node, "nodes": nodes, "pool": pool, "landlock": landlock, "docker": docker,
+}  # fmt: skip
 SLOW = frozenset({"nodes"})
 
 

@@ -5,7 +5,7 @@
 What it is comes from, in this order, a variable (`VF_SANDBOX_PROVIDER=http://node:8700`), the table
 `[tool.verifiers.sandbox]` of the project's pyproject.toml, `[sandbox]` of the user's own file, the defaults:
 
-    provider      "local", or addresses of nodes that run `sandboxd`, with commas between them
+    provider      "local", "docker", "podman", or addresses of nodes that run `sandboxd`, with commas between them
     level         of the local provider: "namespace", "landlock" or "none"
     max_alive     sandboxes at any time, those that start and end included
     max_starting  of those, that start
@@ -78,7 +78,7 @@ def _checked(name: str, setting: Setting) -> Setting:
     if name == "level" and value not in ISOLATION_LEVELS:
         raise ConfigError(f"level of {setting.origin} is {value!r}", hint=f"One of {', '.join(ISOLATION_LEVELS)}.")
     if not isinstance(value, str) or not value:
-        raise ConfigError(f"{name} of {setting.origin} is {value!r}", hint='"local", or addresses of nodes.')
+        raise ConfigError(f"{name} of {setting.origin} is {value!r}", hint="A provider's name, or addresses of nodes.")
     return setting
 
 
@@ -92,13 +92,17 @@ def _provider(setting: Setting, level: Isolation) -> Provider:
     addresses = [part.strip() for part in setting.value.split(",") if part.strip()]
     if addresses == ["local"]:
         return LocalProvider(level=level)
+    if addresses in (["docker"], ["podman"]):
+        from verifiers.sandboxes.docker.provider import DockerProvider
+
+        return DockerProvider(engine="docker" if addresses == ["docker"] else "podman")
     if addresses and all(address.startswith(("http://", "https://", "unix:")) for address in addresses):
         from verifiers.sandboxes.node.cluster import NodesProvider
 
         return NodesProvider(addresses)  # also for one: its host name may have several numbers
     raise ConfigError(
         f"{setting.value!r} of {setting.origin} is no provider of sandboxes",
-        hint='"local", or addresses of nodes: http://HOST:PORT or unix:/PATH, with commas between them.',
+        hint='"local", "docker", "podman", or addresses of nodes (http://HOST:PORT, unix:/PATH; commas between them).',
     )
 
 

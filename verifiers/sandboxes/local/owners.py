@@ -43,7 +43,7 @@ def start_time(pid: int) -> int | None:
 
 
 @cache
-def _world() -> str:
+def world() -> str:
     """What process ids are told in: this boot and this PID namespace."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     return f"{boot} {os.readlink('/proc/self/ns/pid')}"
@@ -90,9 +90,9 @@ class Owner:
     @property
     def alive(self) -> bool:
         """Whether it may still be there."""
-        if self.world == _world():
+        if self.world == world():
             return start_time(self.pid) == self.start
-        return self.world.split()[0] == _world().split()[0]
+        return self.world.split()[0] == world().split()[0]
 
     def leave(self) -> None:
         """Forget it: it has removed everything itself."""
@@ -115,7 +115,7 @@ def register(state: Path, cgroups: Cgroups) -> Owner:
     pid = os.getpid()
     start = start_time(pid) or 0
     record = registry() / f"{pid}-{start}-{secrets.token_hex(4)}.json"
-    owner = Owner(pid, start, _world(), state.absolute(), cgroups.trees, record)
+    owner = Owner(pid, start, world(), state.absolute(), cgroups.trees, record)
     trees = [[str(tree.base), tree.version, sorted(tree.controllers)] for tree in owner.trees]
     fields = {"pid": pid, "start": start, "world": owner.world, "state": str(owner.state), "trees": trees}
     partial = record.with_suffix(".new")

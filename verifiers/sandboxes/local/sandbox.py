@@ -13,6 +13,7 @@ from types import MappingProxyType
 from verifiers.errors import SandboxCreationError, SandboxDiedError, SandboxError, SandboxNotReadyError
 from verifiers.sandboxes.channel import Channel
 from verifiers.sandboxes.guest_sandbox import GuestSandbox
+from verifiers.sandboxes.lifetime import Lifetime
 from verifiers.sandboxes.local.confinement import Confinement
 from verifiers.sandboxes.local.launch import Child, Spawner
 from verifiers.sandboxes.pooled import outlast
@@ -40,7 +41,7 @@ class Life:
         self._spawner = spawner
         self._forget = forget
         self._ending: asyncio.Task[None] | None = None
-        self._timers: list[asyncio.TimerHandle] = []
+        self._lifetime: Lifetime | None = None
 
     @property
     def ending(self) -> bool:
@@ -66,21 +67,10 @@ class Life:
 
     def settle(self, spec: SandboxSpec) -> None:
         """From now on it ends when its first process does, and when its time is over."""
-        loop, channel = asyncio.get_running_loop(), self.channel
+        channel = self.channel
         assert channel is not None
         channel.closed.add_done_callback(lambda _: self.end(SandboxDiedError("the sandbox's first process has ended")))
-        if spec.lifetime is not None:
-            over = SandboxDiedError(f"the sandbox's lifetime of {spec.lifetime:g} seconds was over")
-            self._timers.append(loop.call_later(spec.lifetime, self.end, over))
-        if spec.idle_lifetime is not None:
-            self._watch_idle(loop, channel, spec.idle_lifetime)
-
-    def _watch_idle(self, loop: asyncio.AbstractEventLoop, channel: Channel, seconds: float) -> None:
-        left = seconds - channel.idle_s
-        if left <= 0:
-            self.end(SandboxDiedError(f"nobody has used the sandbox for {seconds:g} seconds"))
-        elif not self.ending:
-            self._timers[1:] = [loop.call_later(max(left, 0.01), self._watch_idle, loop, channel, seconds)]
+        self._lifetime = Lifetime(spec, channel, self.end)
 
     def end(self, error: SandboxError | None = None) -> asyncio.Task[None]:
         """Begin to end it; done when nothing is left. `error` is what its users get from now on."""
@@ -89,8 +79,8 @@ class Life:
         return self._ending
 
     async def _end(self, error: SandboxError) -> None:
-        for timer in self._timers:
-            timer.cancel()
+        if self._lifetime is not None:
+            self._lifetime.cancel()
         if self.channel is not None:
             self.channel.fail(error)
         try:

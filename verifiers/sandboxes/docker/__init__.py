@@ -1,0 +1,1 @@
+"""Sandboxes that are containers of a Docker or Podman engine, through its HTTP interface."""
