@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -168,3 +169,25 @@ async def test_one_daemon_of_three_is_killed_under_load():
             return not alive_with(word)
 
         await until(gone)
+
+
+@pytest.mark.slow
+async def test_a_frozen_node_is_left_for_another():
+    """A sandbox asked of a node that stands still is made by another as soon as the first is known to be lost."""
+    async with Daemon() as daemon, serving() as server:
+        urls = [daemon.url, server.url]
+        async with NodesProvider(urls, TOKEN, patience=STEADY, look_s=0.2) as provider:
+            await provider.list()
+            daemon.process.send_signal(signal.SIGSTOP)
+            for node in provider.nodes():
+                node.provider.link.patience = replace(STEADY, probe=1.0)  # but a minute for an answer
+            async with asyncio.timeout(30):  # a test that hangs is a failure
+                made = await asyncio.gather(*(provider.create(SandboxSpec()) for _ in range(4)))
+            assert {sandbox.link.node for sandbox in made} == {server.url}
+            daemon.process.send_signal(signal.SIGCONT)
+
+            async def back():
+                return not any(node.why for node in provider.nodes())
+
+            await until(back)
+            assert {(await provider.create(SandboxSpec())).link.node for _ in range(2)} == {daemon.url}
