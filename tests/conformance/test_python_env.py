@@ -62,11 +62,12 @@ async def test_the_state_of_the_interpreter(provider: Provider) -> None:
 @pytest.mark.rule("B-029")
 async def test_code_out_of_time_is_told_to_the_model(provider: Provider) -> None:
     """The variables live on if the code lets itself be interrupted; else it is said that they are gone."""
-    env = interpreter(provider, timeout_per_command_seconds=0.5)
-    stubborn = "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nwhile True: pass"
-    answers = said(await rollout(env, *python("x = 1", "print('part')\nwhile True: pass", "x", stubborn, "x")))
-    assert answers[1].startswith("Error: Command timed out after 0.5s\npart") and answers[2].startswith("Out[")
-    assert answers[3].startswith("Error: Command timed out after 0.5s") and "are gone" in answers[3]
+    env = interpreter(provider, timeout_per_command_seconds=1.5)
+    stubborn = "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\ntime.sleep(600)"
+    cells = ["import time\nx = 1", "print('part')\ntime.sleep(600)", "x", stubborn, "x"]
+    answers = said(await rollout(env, *python(*cells)))
+    assert answers[1].startswith("Error: Command timed out after 1.5s\npart") and answers[2].startswith("Out[")
+    assert answers[3].startswith("Error: Command timed out after 1.5s") and "are gone" in answers[3]
     assert "NameError" in answers[4]
 
 
