@@ -114,6 +114,7 @@ class Spawner:
     def close(self) -> None:
         """End it, and with it whatever it has started."""
         self._hang_up()
+        self.process.kill()
         self.process.wait()
 
 
