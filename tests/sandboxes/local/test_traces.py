@@ -4,6 +4,7 @@ import asyncio
 import os
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -11,11 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from verifiers.errors import SandboxDiedError
 from verifiers.sandboxes.local.provider import LocalProvider
 from verifiers.sandboxes.spec import SandboxSpec, command
 
 OWNER = """
 import asyncio, sys
+from verifiers.errors import SandboxDiedError
 from verifiers.sandboxes.local.provider import LocalProvider
 from verifiers.sandboxes.spec import SandboxSpec, command
 
@@ -101,3 +104,27 @@ async def test_nothing_grows_when_sandboxes_come_and_go():
         state = provider._state
     assert not state.exists()
     assert owner.sandboxes() == []
+
+
+async def test_an_agent_that_does_not_answer_is_ended(local_provider, sandbox, monkeypatch):
+    """The host keeps the deadline, too: whatever holds the agent up, its sandbox is dead then, and gone."""
+    monkeypatch.setattr("verifiers.sandboxes.guest_process.GRACE_S", 0.1)
+    bubblewrap = sandbox.life.child.pid
+    os.kill(int(Path(f"/proc/{bubblewrap}/task/{bubblewrap}/children").read_text()), signal.SIGSTOP)
+    with pytest.raises(SandboxDiedError):
+        await sandbox.exec("true", timeout=0.1)
+    await sandbox.delete()
+    assert not os.path.exists(f"/proc/{bubblewrap}")
+    assert await local_provider.list() == []
+
+
+async def test_the_loss_of_the_spawner_costs_no_more_than_its_sandboxes(local_provider, sandbox):
+    """They are dead, and say so; the next one has a new spawner."""
+    marker = a_marker()
+    await sandbox.start(command(f"sleep {marker}"))
+    local_provider._spawner.process.kill()
+    with pytest.raises(SandboxDiedError):
+        await sandbox.exec("sleep 1000", timeout=None)
+    await sandbox.delete()
+    until_gone(marker)
+    assert (await (await local_provider.create(SandboxSpec())).exec("echo on")).stdout == b"on\n"

@@ -85,7 +85,7 @@ class Spawner:
             except OSError:
                 data = b""
             if not data:
-                self._hang_up()
+                self.close()
                 return
             message = json.loads(data)
             child = self._children[message["id"]]

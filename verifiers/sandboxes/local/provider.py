@@ -285,7 +285,8 @@ def _connection() -> tuple[socket.socket, socket.socket]:
     try:
         return socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     except OSError as error:
-        raise SandboxBusyError(f"no more sandboxes can be opened: {error}", retry_after=1.0) from error
+        hint = "Raise the limit of open files (ulimit -n): each sandbox is one. Or lower the concurrency (-c)."
+        raise SandboxBusyError(f"no more sandboxes can be opened: {error}", retry_after=1.0, hint=hint) from error
 
 
 async def _channel(sock: socket.socket) -> Channel:

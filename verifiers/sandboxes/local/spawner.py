@@ -167,18 +167,31 @@ class Spawner:
         request = json.loads(data)
         if "kill" in request:
             self.kill(request["kill"])
-        else:
-            self.spawn(request, fds[0])
-            os.close(fds[0])
+            return True
+        try:
+            self.spawn(request, fds)
+        except OSError as error:  # no more processes or files: this one alone is not started
+            self.tell({"id": request["id"], "status": 125, "errors": f"no room for it: {error}"})
+        finally:
+            for fd in fds:
+                os.close(fd)
         return True
 
-    def spawn(self, request: dict[str, Any], connection: int) -> None:
+    def spawn(self, request: dict[str, Any], fds: list[int]) -> None:
+        """Start one. OSError: there is nothing of it."""
+        if not fds:
+            raise OSError("its connection did not arrive")
         arguments, errors = os.memfd_create("arguments"), os.memfd_create("errors")
-        os.write(arguments, b"".join(word.encode() + b"\0" for word in request["arguments"]))
-        os.lseek(arguments, 0, os.SEEK_SET)
-        pid = os.fork()
+        try:
+            os.write(arguments, b"".join(word.encode() + b"\0" for word in request["arguments"]))
+            os.lseek(arguments, 0, os.SEEK_SET)
+            pid = os.fork()
+        except OSError:
+            os.close(arguments)
+            os.close(errors)
+            raise
         if pid == 0:
-            _run(request, connection, arguments, errors)
+            _run(request, fds[0], arguments, errors)
         os.close(arguments)
         self.pids[request["id"]] = pid
         self.running[pid] = (request["id"], errors)
@@ -216,5 +229,12 @@ class Spawner:
         self.link.send(json.dumps(message).encode())
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Serve the provider that the arguments name."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # each sandbox is one open file here
     Spawner(socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])).serve()
+
+
+if __name__ == "__main__":
+    main()
