@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -38,8 +39,8 @@ def test_doctor_says_what_works_and_how_fast(capsys: pytest.CaptureFixture[str])
 def test_doctor_fails_with_what_to_do(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Exit code 1, the fix on stdout, and the level that does work."""
     missing = probe.Check("user namespaces", False, "switched off", fix="Switch them on.")
-    found = tuple(missing if check.name == missing.name else check for check in probe.checks())
-    monkeypatch.setattr(probe, "checks", lambda: found)
+    found = {one.name: one for one in probe.checks()} | {missing.name: missing}
+    monkeypatch.setattr(probe, "check", found.__getitem__)
     assert run(["doctor"]) == ExitCode.FAILED
     shown = capsys.readouterr().out
     assert "✗" in shown and "user namespaces: Switch them on." in shown
@@ -69,6 +70,17 @@ def test_one_word_is_a_line_for_the_shell_and_a_timeout_has_a_code(capsys: pytes
     assert run(["run", *HERE, "--json", "echo a; exit 3"]) == 3
     (event,) = _events(capsys)
     assert (event["exit_code"], event["reason"], event["stdout"]) == (3, "exited", "a\n")
+
+
+@pytest.mark.skipif(LEVEL == "none", reason="doctor: nothing isolates here")
+def test_files_and_folders_are_copied_in(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """To the directory where the command starts, under their own name or another."""
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "a").write_text("1\n")
+    (tmp_path / "file").write_text("2\n")
+    files = ["--file", f"{tmp_path}/folder", "--file", f"{tmp_path}/file:other"]
+    assert run(["run", *HERE, *files, "--", "cat", "folder/a", "other"]) == ExitCode.OK
+    assert capsys.readouterr().out == "1\n2\n"
 
 
 def test_mistakes_are_named(capsys: pytest.CaptureFixture[str]) -> None:

@@ -115,8 +115,8 @@ async def test_a_level_above_the_providers_is_refused() -> None:
 async def test_a_level_that_the_machine_refuses_is_no_lower_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """The provider fails closed with the finding, before anything runs."""
     refused = probe.Check("user namespaces", False, "switched off", fix="Switch them on.")
-    found = (*(check for check in probe.checks() if check.name != refused.name), refused)
-    monkeypatch.setattr(probe, "checks", lambda: found)
+    found = {one.name: one for one in probe.checks()} | {refused.name: refused}
+    monkeypatch.setattr(probe, "check", found.__getitem__)
     provider = LocalProvider()
     with pytest.raises(SandboxUnsupportedError, match="switched off") as raised:
         await provider.create(SandboxSpec(isolation="none"))

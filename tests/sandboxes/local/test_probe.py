@@ -88,10 +88,10 @@ def test_a_bubblewrap_that_is_missing_or_too_old_is_named(
         path.write_text(script)
         path.chmod(0o755)
     monkeypatch.setattr(probe, "bubblewrap_path", lambda: str(path) if script else None)
-    probe.checks.cache_clear()
+    probe.check.cache_clear()
     with pytest.raises(SandboxUnsupportedError, match=found) as raised:
         probe.require("namespace")
-    probe.checks.cache_clear()
+    probe.check.cache_clear()
     assert "pip install" in str(raised.value.hint)
 
 

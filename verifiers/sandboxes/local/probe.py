@@ -1,7 +1,7 @@
 """What this machine lets us do about sandboxes: found by doing it, once, and put into words.
 
     require("namespace")     # SandboxUnsupportedError names the finding and the way to mend it
-    for check in checks(): print(check.name, check.ok, check.found, check.fix)
+    for one in checks(): print(one.name, one.ok, one.found, one.fix)
 
 Nothing is concluded from a version or a setting; those are read only to say why a trial failed.
 """
@@ -44,12 +44,11 @@ _CONTAINER = (
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One finding. needed: by the level `namespace`; the others make it stronger. fix: empty where nothing is to do."""
+    """One finding. fix: what to do about it, empty where nothing is to do."""
 
     name: str
     ok: bool
     found: str
-    needed: bool = True
     fix: str = ""
 
 
@@ -84,16 +83,32 @@ def user_namespaces() -> Check:
     path = bubblewrap_path()
     if path is None:
         return Check(name, False, "not tried: there is no bubblewrap")
-    view = ["--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev"]
-    # --unshare-all alone would do without a user namespace if it has to
-    own = ["--unshare-all", "--unshare-user", "--as-pid-1"]
-    uid = (identity.blocks_here()[0] or None) if identity.may_mount() else None
-    done = _run(path, *own, *view, "--", _true(), uid=uid)
+    done = _enclosed(path)
     if done.returncode == 0:
         return Check(name, True, "with processes, mounts and a network of their own")
     why, fix = _refusal(Path("/proc/sys"), Path("/proc/self/status").read_text())
     words = done.stderr.strip().replace("\n", "; ") or f"status {done.returncode}"
     return Check(name, False, f"{why}: {words}" if why else words, fix=fix)
+
+
+def overlays() -> Check:
+    """Whether a sandbox may write over an image."""
+    name = "overlay"
+    path = bubblewrap_path()
+    if path is None:
+        return Check(name, False, "not tried: there is no bubblewrap")
+    done = _enclosed(path, "--overlay-src", "/usr", "--tmp-overlay", "/usr")
+    if done.returncode == 0:
+        return Check(name, True, "directories as images")
+    fix = "For images other than the host: Linux 5.11 or newer."
+    return Check(name, False, done.stderr.strip(), fix=fix)
+
+
+def _enclosed(path: str, *view: str) -> subprocess.CompletedProcess[str]:
+    """Run nothing in namespaces of its own, as the user that a sandbox would be."""
+    own = ["--unshare-all", "--unshare-user", "--as-pid-1"]  # the first alone would do without a user namespace
+    uid = (identity.blocks_here()[0] or None) if identity.may_mount() else None
+    return _run(path, *own, "--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", *view, "--", _true(), uid=uid)
 
 
 def _refusal(settings: Path, status: str) -> tuple[str, str]:
@@ -129,9 +144,9 @@ def landlock_version() -> Check:
     found = f"ABI {version}" if version else f"not there: {why}"
     if version and version < plain.SCOPES_ABI and not identity.may_change_user():
         found += ", which lets signals through, and there are no user ids to stop them"
-        return Check("landlock", False, found, needed=False, fix="Linux 6.12 or newer, or run as root.")
+        return Check("landlock", False, found, fix="Linux 6.12 or newer, or run as root.")
     fix = "" if version else "Linux 5.13 or newer with `landlock` in the kernel's list lsm=."
-    return Check("landlock", version > 0, found, needed=False, fix=fix)
+    return Check("landlock", version > 0, found, fix=fix)
 
 
 def groups() -> Check:
@@ -139,13 +154,13 @@ def groups() -> Check:
     found = cgroups.find()
     places = ", ".join(f"{'+'.join(sorted(tree.controllers))} in {tree.base}" for tree in found.trees)
     if not found.findings:
-        return Check("cgroups", True, f"{places}; killing by {found.kills or 'signals'}", needed=False)
+        return Check("cgroups", True, f"{places}; killing by {found.kills or 'signals'}")
     why = "; ".join(f"{name}: {reason}" for name, reason in found.findings.items())
     fix = (
         "Limits of processes stand in. For groups: run as root, or with systemd-run --user --scope -p Delegate=yes; "
         "in a container, with a writable /sys/fs/cgroup."
     )
-    return Check("cgroups", False, f"{why} ({places})" if places else why, needed=False, fix=fix)
+    return Check("cgroups", False, f"{why} ({places})" if places else why, fix=fix)
 
 
 def user_ids() -> Check:
@@ -153,18 +168,40 @@ def user_ids() -> Check:
     first, blocks = identity.blocks_here()
     if blocks and not identity.may_mount():
         found = "only below the level namespace: this process may not mount"
-        return Check("user ids", False, found, needed=False, fix="Give it the capability SYS_ADMIN.")
+        return Check("user ids", False, found, fix="Give it the capability SYS_ADMIN.")
     if blocks:
         found = f"{first} to {first + blocks * identity.BLOCK - 1}, one for each sandbox"
-        return Check("user ids", True, found, needed=False)
+        return Check("user ids", True, found)
     fix = "As root each sandbox has an id of its own; without, they share yours and count its processes together."
-    return Check("user ids", False, "this process may not become other users", needed=False, fix=fix)
+    return Check("user ids", False, "this process may not become other users", fix=fix)
+
+
+CHECKS = {
+    "bubblewrap": bubblewrap,
+    "user namespaces": user_namespaces,
+    "seccomp": filter_of_calls,
+    "overlay": overlays,
+    "cgroups": groups,
+    "user ids": user_ids,
+    "landlock": landlock_version,
+}
+NEEDS: dict[str, tuple[str, ...]] = {
+    "namespace": ("bubblewrap", "user namespaces", "seccomp"),
+    "landlock": ("landlock", "seccomp"),
+    "none": (),
+}
+"""By level, the checks without which it cannot be given."""
 
 
 @cache
-def checks() -> tuple[Check, ...]:
+def check(name: str) -> Check:
+    """One of `CHECKS`, made once."""
+    return CHECKS[name]()
+
+
+def checks() -> list[Check]:
     """All of them; what is needed first."""
-    return (bubblewrap(), user_namespaces(), filter_of_calls(), groups(), user_ids(), landlock_version())
+    return [check(name) for name in CHECKS]
 
 
 # --- levels ---------------------------------------------------------------------------------------------------------
@@ -172,11 +209,7 @@ def checks() -> tuple[Check, ...]:
 
 def failed(level: Isolation) -> list[Check]:
     """The checks that keep the level from being given."""
-    if level == "none":
-        return []
-    found = {check.name: check for check in checks()}
-    names = {"namespace": ("bubblewrap", "user namespaces", "seccomp"), "landlock": ("landlock", "seccomp")}[level]
-    return [found[name] for name in names if not found[name].ok]
+    return [check(name) for name in NEEDS[level] if not check(name).ok]
 
 
 def best() -> Isolation:
@@ -192,10 +225,10 @@ def require(level: Isolation) -> None:
         raise SandboxUnsupportedError(f"local sandboxes need Linux, and this is {sys.platform}", hint=hint)
     missing = failed(level)
     if missing:
-        why = "; ".join(f"{check.name}: {check.found}" for check in missing)
+        why = "; ".join(f"{one.name}: {one.found}" for one in missing)
         raise SandboxUnsupportedError(
             f"isolation level {level!r} cannot be given here: {why}",
-            hint=" ".join(check.fix for check in missing if check.fix) + _weaker(level),
+            hint=" ".join(one.fix for one in missing if one.fix) + _weaker(level),
         )
 
 
