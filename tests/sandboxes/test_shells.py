@@ -4,13 +4,14 @@ import pytest
 
 from verifiers.sandboxes import sessions
 from verifiers.sandboxes.local.provider import LocalProvider
+from verifiers.sandboxes.session_line import program_of
 from verifiers.sandboxes.spec import SandboxSpec
 
 
 async def test_a_shell_that_is_not_bash_keeps_all_but_functions_over_a_kill(tmp_path, monkeypatch):
     """Without bash it is `sh`: directory, variables, options and the status stay; a killed command costs functions."""
-    program = sessions._program("shell").replace(b"/bin/bash", b"/bin/no-bash")
-    monkeypatch.setattr(sessions, "_program", lambda name: program)
+    program = program_of("shell").replace(b"/bin/bash", b"/bin/no-bash")
+    monkeypatch.setattr(sessions, "program_of", lambda name: program)
     async with LocalProvider(root=tmp_path) as provider:
         level = (await provider.capabilities()).isolation
         sandbox = await provider.create(SandboxSpec(isolation=level))
@@ -30,7 +31,7 @@ def test_the_program_of_a_session_is_one_text_of_the_standard_library(name):
     """Nothing of this package is imported in a sandbox, and old versions of Python can read it."""
     import ast
 
-    tree = ast.parse(sessions._program(name), feature_version=(3, 9))
+    tree = ast.parse(program_of(name), feature_version=(3, 9))
     imported = {
         word.name if isinstance(node, ast.Import) else node.module
         for node in ast.walk(tree)

@@ -16,10 +16,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import math
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Self
 
@@ -30,6 +29,7 @@ from verifiers.errors import (
     SandboxError,
     SandboxNotReadyError,
 )
+from verifiers.sandboxes.pool_kinds import Kind, PoolStats
 from verifiers.sandboxes.pooled import PooledSandbox, outlast
 from verifiers.sandboxes.results import Capabilities, SandboxInfo
 from verifiers.sandboxes.sandbox import Provider, Sandbox
@@ -42,64 +42,13 @@ ATTEMPTS = 3
 PAUSE_S = 0.2
 """Before the second attempt; each further one waits twice as long. Also after a busy answer that names no time."""
 LONGEST_PAUSE_S = 30.0
-WINDOW_S = 10.0
-"""The demand of so many seconds says how many idle ones are worth having."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PoolStats:
-    """What a pool holds now (idle, used, starting, ending, waiting: who waits for one) and has done so far.
-
-    hits, misses: claims that found an idle sandbox, and that did not. discarded: idle ones that were too old or did not
-    answer when claimed. failed: starts that were given up. undeleted: deletions that failed; tried again at the close.
-    """
-
-    idle: int
-    used: int
-    starting: int
-    ending: int
-    waiting: int
-    hits: int = 0
-    misses: int = 0
-    discarded: int = 0
-    failed: int = 0
-    undeleted: int = 0
-
-    @property
-    def alive(self) -> int:
-        """All that may exist now."""
-        return self.idle + self.used + self.starting + self.ending
-
-
-class _Kind:
-    """The sandboxes of one pool key: `spec` is what an idle one is made from."""
-
-    def __init__(self, spec: SandboxSpec, fresh_s: float) -> None:
-        self.spec = replace(spec, secrets={}, labels={}, idempotency_key=None)
-        self.fresh_s = min(fresh_s, *(limit / 10 for limit in (spec.lifetime, spec.idle_lifetime) if limit), math.inf)
-        self.idle: deque[tuple[Sandbox, float]] = deque()
-        self.asked: deque[float] = deque(maxlen=1024)
-        self.starts: deque[float] = deque([0.0], maxlen=32)
-        self.warm = 0
-        self.failures = 0
-        self.rests_until = 0.0
-
-    def wanted(self, now: float, ready: int) -> int:
-        """How many idle ones are worth having: what comes in while two starts take their time, at least `ready`."""
-        if not self.asked or now - self.asked[-1] > self.fresh_s or now < self.rests_until:
-            return 0
-        if not ready or len(self.asked) < 2:
-            return self.warm
-        lately = sum(now - when < WINDOW_S for when in self.asked)
-        slow = sorted(self.starts)[int(len(self.starts) * 0.95)]
-        return max(ready, self.warm, math.ceil(lately / WINDOW_S * slow * 2))
 
 
 @dataclass(eq=False, slots=True)
 class _Waiter:
     """Who waits for a sandbox. `given`: the sandbox, and since when it was idle; None if it is new."""
 
-    kind: _Kind
+    kind: Kind
     since: float
     given: asyncio.Future[tuple[Sandbox, float | None]]
 
@@ -146,9 +95,9 @@ class SandboxPool(Provider):
         self.provider = provider
         self.max_alive, self.max_starting, self.ready = max_alive, max_starting, ready
         self._start_s, self._ping_s, self._fresh_s, self._wait_s = start_s, ping_s, fresh_s, wait_s
-        self._kinds: dict[str, _Kind] = {}
+        self._kinds: dict[str, Kind] = {}
         self._waiters: list[_Waiter] = []
-        self._starting: dict[asyncio.Task[None], _Kind] = {}
+        self._starting: dict[asyncio.Task[None], Kind] = {}
         self._held: set[Sandbox] = set()
         """Taken from the idle ones or just made, and not yet deleted."""
         self._used: dict[str, PooledSandbox] = {}
@@ -260,7 +209,7 @@ class SandboxPool(Provider):
             self._used[used.id] = used
             return used
 
-    async def _next(self, kind: _Kind) -> tuple[Sandbox, float | None]:
+    async def _next(self, kind: Kind) -> tuple[Sandbox, float | None]:
         """The next sandbox for who asks now, and since when it was idle; it is held by the caller."""
         if self._closing is not None:
             raise _closed()
@@ -281,7 +230,7 @@ class SandboxPool(Provider):
                 raise SandboxBusyError(f"{waited}: {self.stats()}") from error
             raise
 
-    async def _answers(self, kind: _Kind, sandbox: Sandbox, since: float | None) -> bool:
+    async def _answers(self, kind: Kind, sandbox: Sandbox, since: float | None) -> bool:
         """Whether an idle sandbox is alive. Cancelled: it is idle again."""
         try:
             async with asyncio.timeout(self._ping_s):
@@ -292,7 +241,7 @@ class SandboxPool(Provider):
             self._give_back(kind, sandbox, since)
             raise
 
-    def _give_back(self, kind: _Kind, sandbox: Sandbox, since: float | None) -> None:
+    def _give_back(self, kind: Kind, sandbox: Sandbox, since: float | None) -> None:
         """One that nobody has used after all is idle again."""
         if self._closing is not None:
             self._end(sandbox)
@@ -303,10 +252,10 @@ class SandboxPool(Provider):
 
     # --- who gets what ----------------------------------------------------------------------------------------
 
-    def _kind(self, spec: SandboxSpec) -> _Kind:
+    def _kind(self, spec: SandboxSpec) -> Kind:
         key = spec.pool_key
         if (kind := self._kinds.get(key)) is None:
-            kind = self._kinds[key] = _Kind(spec, self._fresh_s)
+            kind = self._kinds[key] = Kind(spec, self._fresh_s)
         return kind
 
     def _room(self) -> bool:
@@ -348,7 +297,7 @@ class SandboxPool(Provider):
         self._held.add(sandbox)
         waiter.given.set_result((sandbox, since))
 
-    def _make_room(self, kind: _Kind) -> None:
+    def _make_room(self, kind: Kind) -> None:
         """End the oldest idle sandbox of another kind, unless room is being made for all who wait."""
         others = [other for other in self._kinds.values() if other is not kind and other.idle]
         if others and len(self._ending) < len(self._waiters) and len(self._starting) < self.max_starting:
@@ -373,11 +322,11 @@ class SandboxPool(Provider):
 
     # --- starting ---------------------------------------------------------------------------------------------
 
-    def _begin(self, kind: _Kind) -> None:
+    def _begin(self, kind: Kind) -> None:
         task = asyncio.create_task(self._start(kind))
         self._starting[task] = kind
 
-    async def _start(self, kind: _Kind) -> None:
+    async def _start(self, kind: Kind) -> None:
         """Make one sandbox, for whoever waits longest for its kind when it is there."""
         task, began = asyncio.current_task(), _now()
         assert task is not None
@@ -401,7 +350,7 @@ class SandboxPool(Provider):
                 kind.idle.append((sandbox, _now()))
         self._pump()
 
-    async def _created(self, kind: _Kind) -> Sandbox:
+    async def _created(self, kind: Kind) -> Sandbox:
         """A new sandbox, tried again where that can help; a creation that failed has left nothing."""
         attempt, waited, pause = 1, 0.0, PAUSE_S
         while True:
@@ -427,7 +376,7 @@ class SandboxPool(Provider):
                 attempt += 1
             await asyncio.sleep(pause)
 
-    def _start_failed(self, kind: _Kind, began: float, error: Exception) -> None:
+    def _start_failed(self, kind: Kind, began: float, error: Exception) -> None:
         self._counts["failed"] += 1
         kind.failures += 1
         kind.rests_until = _now() + min(PAUSE_S * 2.0**kind.failures, LONGEST_PAUSE_S)

@@ -16,15 +16,9 @@ Whatever the code does, dying included, is a result. That the sandbox is gone is
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import logging
-import os
-import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cache
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 from verifiers.errors import (
     ConfigError,
@@ -34,34 +28,25 @@ from verifiers.errors import (
     SandboxUnsupportedError,
 )
 from verifiers.sandboxes.results import ExecResult
+from verifiers.sandboxes.session_line import (
+    BEHIND,
+    BOOT,
+    MOST_OUTPUT,
+    Answer,
+    Line,
+    LineEndedError,
+    State,
+    program_of,
+)
 from verifiers.sandboxes.spec import COMMAND_SECONDS, MIB, OUTPUT_BYTES, OUTPUT_LIMIT, Command, check_limit
 
 if TYPE_CHECKING:
     from verifiers.sandboxes.sandbox import Process, Sandbox
 
-logger = logging.getLogger(__name__)
-
-State = Literal["kept", "restored", "lost"]
-REASONS = ("exited", "timeout", "output_limit", "cancelled", "died")
-
-GUEST = Path(__file__).parent / "guest"
 READY_S = 15.0
-GRACE_S = 5.0
-"""What answers so much later than its deadline is stuck as a whole, and killed."""
 MAX_COMMAND = 1 << 17
 """Bytes of one command line of a session."""
 MAX_CODE = 8 * MIB
-MOST_OUTPUT = 2 * MIB
-"""Bytes of each stream, of a value and of a traceback that a session or interpreter may keep of one command."""
-BEHIND = 4 * MOST_OUTPUT
-"""An answer that is on its way is kept as a whole; all answers of a long session together have no bound."""
-MAX_ANSWER = BEHIND + MIB
-BOOT = """import os
-def get(n,s=b''):
-    while len(s)<n:s+=os.read(0,n-len(s))or os._exit(1)
-    return s
-exec(compile(get(int(get(8))),'<keeper>','exec'))"""
-"""Reads the program from stdin: as an argument it would be all that `ps` shows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,18 +97,6 @@ class CodeResult:
         return self.stderr.decode(errors="replace")
 
 
-@dataclass(frozen=True, slots=True)
-class _Answer:
-    """What the keeper answered. code: of a worker that died, negative for a signal; own: the worker's parts."""
-
-    reason: str
-    code: int
-    seconds: float
-    streams: dict[str, Any]
-    own: list[bytes]
-    state: State
-
-
 class _Kept:
     """The host's end of a keeper. Requests of several tasks wait for each other."""
 
@@ -143,7 +116,7 @@ class _Kept:
             keep="last",
             output_limit=None,
         )
-        self._line: _Line | None = None
+        self._line: Line | None = None
         self._turn = asyncio.Lock()
         self._lost = False
         self._closed = False
@@ -170,17 +143,17 @@ class _Kept:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    async def _connect(self) -> _Line:
+    async def _connect(self) -> Line:
         process = await self.sandbox.start(self._command)
-        line = _Line(process)
+        line = Line(process)
         try:
             async with asyncio.timeout(READY_S):
-                await line.hello(_program(self.PROGRAM))
+                await line.hello(program_of(self.PROGRAM))
         except BaseException as error:
             await line.close()
             if isinstance(error, TimeoutError):
                 raise SandboxNotReadyError(f"the {self.PROGRAM} did not start within {READY_S:g} s") from error
-            if isinstance(error, _LineEndedError):
+            if isinstance(error, LineEndedError):
                 raise await self._not_started(process) from error
             raise
         return line
@@ -193,7 +166,7 @@ class _Kept:
             return SandboxUnsupportedError(what, hint="Take an image that has it, or name another interpreter: python=")
         return SandboxNotReadyError(f"the {self.PROGRAM} ended before it was ready: {result.reason}, {said}")
 
-    async def _ask(self, timeout: float | None, max_output: int, output_limit: int | None, own: list[bytes]) -> _Answer:
+    async def _ask(self, timeout: float | None, max_output: int, output_limit: int | None, own: list[bytes]) -> Answer:
         """One request. The keeper keeps the time; if that is stuck itself or was killed, everything it had is lost."""
         for name, value in (("timeout", timeout), ("max_output", max_output), ("output_limit", output_limit)):
             check_limit(name, value)
@@ -207,12 +180,12 @@ class _Kept:
             began = asyncio.get_running_loop().time()
             try:
                 answer = await line.ask([seconds, b"%d" % max_output, allowed, *own], timeout, self.PARTS)
-            except _LineEndedError:
+            except LineEndedError:
                 return await self._ended(line, asyncio.get_running_loop().time() - began)
             lost, self._lost = self._lost, False
             return replace(answer, state="lost") if lost else answer
 
-    async def _living(self) -> _Line:
+    async def _living(self) -> Line:
         """The line to a keeper that lives: another one, with nothing in it, if it died since the last request."""
         if self._closed:
             raise SandboxError(f"this {self.PROGRAM} is closed")
@@ -223,14 +196,14 @@ class _Kept:
             self._line = await self._connect()
         return self._line
 
-    async def _ended(self, line: _Line, seconds: float) -> _Answer:
+    async def _ended(self, line: Line, seconds: float) -> Answer:
         """The keeper itself has ended: by the code, by a limit, by us; or with the sandbox."""
         self._line = None
         result = await line.close()
         if not await self.sandbox.alive():
             raise SandboxDiedError("the sandbox died while it was used")
         code = -result.signal if result.signal else result.exit_code or 0
-        return _Answer("timeout" if line.late else "died", code, seconds, {}, [], "lost")
+        return Answer("timeout" if line.late else "died", code, seconds, {}, [], "lost")
 
 
 class Session(_Kept):
@@ -307,146 +280,3 @@ class Interpreter(_Kept):
             state=answer.state,
             **answer.streams,
         )
-
-
-# --- the line to a keeper -------------------------------------------------------------------------------------------
-
-
-class _LineEndedError(Exception):
-    """The keeper will not answer."""
-
-
-class _Line:
-    """Frames to and from the keeper in a process; see `guest/keeper.py` for their form. Answers are untrusted."""
-
-    def __init__(self, process: Process) -> None:
-        self.process = process
-        self.late = False
-        self.ended = False
-        self._nonce = os.urandom(16)
-        self._number = 0
-        self._heard: asyncio.Future[list[bytes]] = asyncio.get_running_loop().create_future()
-        self._reader = asyncio.create_task(self._read())
-
-    async def hello(self, program: bytes) -> None:
-        """Send the program and wait until it is ready."""
-        await self.process.write(b"%8d" % len(program) + program + _pack([self._nonce]))
-        if await self._next() != [b"ready"]:
-            raise _LineEndedError
-
-    async def ask(self, parts: list[bytes], timeout: float | None, own: int) -> _Answer:
-        """Send a request and wait for its answer. Cancelled: the request is stopped first."""
-        self._number += 1
-        number = b"%d" % self._number
-        try:
-            async with asyncio.timeout(None if timeout is None else timeout + GRACE_S):
-                await self._write([b"request", number, *parts])
-                return _answer(await self._next(), number, own)
-        except (TimeoutError, ValueError) as error:
-            self.late = isinstance(error, TimeoutError)
-            raise _LineEndedError from error
-        except asyncio.CancelledError:
-            await self._stop(number)
-            raise
-
-    async def _stop(self, number: bytes) -> None:
-        """Stop a request whose caller has been cancelled; if that does not help, the keeper goes."""
-        stop = asyncio.create_task(self._stopped(number))
-        while not stop.done():
-            with contextlib.suppress(asyncio.CancelledError):
-                await asyncio.wait({stop})
-
-    async def _stopped(self, number: bytes) -> None:
-        try:
-            async with asyncio.timeout(GRACE_S):
-                await self._write([b"cancel", number])
-                await self._next()
-        except (TimeoutError, SandboxError, _LineEndedError):
-            self.ended = True
-            with contextlib.suppress(SandboxError):
-                await self.process.kill()
-
-    async def close(self) -> ExecResult:
-        """Kill the process, however it is."""
-        try:
-            await self.process.kill()
-            return await self.process.wait()
-        finally:
-            self._reader.cancel()
-            await asyncio.wait({self._reader})
-
-    async def _write(self, parts: list[bytes]) -> None:
-        await self.process.write(_pack(parts))
-
-    async def _next(self) -> list[bytes]:
-        """The next frame. One task at a time waits for one."""
-        frame = await asyncio.shield(self._heard)
-        self._heard = asyncio.get_running_loop().create_future()
-        return frame
-
-    async def _read(self) -> None:
-        buffer = bytearray()
-        at = 0
-        try:
-            async for chunk in self.process.output():
-                if chunk.stream != "stdout":
-                    continue
-                if chunk.offset != at:
-                    raise SandboxError(f"{chunk.offset - at} bytes of output were lost on the way")
-                at += len(chunk.data)
-                buffer += chunk.data
-                while (frame := _unpack(buffer)) is not None:
-                    if frame[:1] != [self._nonce] or self._heard.done():
-                        raise ValueError("a frame that nobody has asked for")
-                    self._heard.set_result(frame[1:])
-        except (SandboxError, ValueError) as error:
-            logger.info("the program of a session speaks no more: %s", error)
-        self.ended = True
-        if not self._heard.done():
-            self._heard.set_exception(_LineEndedError())
-            self._heard.exception()  # maybe nobody asks
-
-
-def _pack(parts: list[bytes]) -> bytes:
-    return struct.pack(f"<{len(parts) + 1}I", len(parts), *map(len, parts)) + b"".join(parts)
-
-
-def _unpack(buffer: bytearray) -> list[bytes] | None:
-    """Take a frame off the buffer, if it is there as a whole. ValueError: it is none."""
-    if len(buffer) < 4:
-        return None
-    (count,) = struct.unpack_from("<I", buffer)
-    if count > 64:
-        raise ValueError(f"a frame of {count} parts")
-    at = 4 + 4 * count
-    if len(buffer) < at:
-        return None
-    sizes = struct.unpack_from(f"<{count}I", buffer, 4)
-    if sum(sizes) > MAX_ANSWER:
-        raise ValueError(f"a frame of {sum(sizes)} bytes")
-    if len(buffer) < at + sum(sizes):
-        return None
-    parts = []
-    for size in sizes:
-        parts.append(bytes(buffer[at : at + size]))
-        at += size
-    del buffer[:at]
-    return parts
-
-
-def _answer(frame: list[bytes], number: bytes, own: int) -> _Answer:
-    """What the keeper's answer says. ValueError: it is none to this request."""
-    told, reason, code, seconds, out, out_bytes, err, err_bytes, *rest = frame
-    if told != number or len(rest) not in (1, own + 1) or reason.decode() not in REASONS:
-        raise ValueError("an answer of another form")
-    streams = {"stdout": out, "stderr": err, "stdout_bytes": int(out_bytes), "stderr_bytes": int(err_bytes)}
-    state: State = "lost" if rest[-1] == b"lost" else "restored" if rest[-1] == b"restored" else "kept"
-    return _Answer(reason.decode(), int(code), float(seconds), streams, rest[:-1], state)
-
-
-@cache
-def _program(name: str) -> bytes:
-    """The source of a guest's program: the keeper, then the one that is named."""
-    first, second = ((GUEST / f"{part}.py").read_text() for part in ("keeper", name))
-    lines = [line for line in second.splitlines() if not line.startswith(("from __future__", "from verifiers."))]
-    return "\n".join([first, *lines, ""]).encode()

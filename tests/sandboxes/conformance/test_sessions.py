@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.sandbox_providers import until
 from verifiers.errors import ConfigError, SandboxDiedError, SandboxUnsupportedError
-from verifiers.sandboxes.sessions import MOST_OUTPUT
+from verifiers.sandboxes.session_line import MOST_OUTPUT
 
 SOON = 0.3
 """Seconds given to what never ends."""
