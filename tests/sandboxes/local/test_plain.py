@@ -8,6 +8,8 @@ import py_compile
 import socket
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -65,18 +67,24 @@ def _compiled(folder: Path, source: str) -> Path:
     return Path(py_compile.compile(str(folder / "agent.py"), str(folder / "agent.pyc"), doraise=True))
 
 
-def test_a_confined_process_writes_to_one_directory_and_reaches_nobody(tmp_path: Path) -> None:
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A directory that other users can enter, unlike `tmp_path`: what stops the process is not what stops them."""
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
+def test_a_confined_process_writes_to_one_directory_and_reaches_nobody(folder: Path) -> None:
     """Files, signals, memory of other processes and sockets of every kind; programs and pairs of sockets work."""
-    secret, own = tmp_path / "secret", tmp_path / "own"
+    secret, own = folder / "secret", folder / "own"
     secret.write_text("secret")
     secret.chmod(0o666)
     own.mkdir()
-    for folder in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
-        folder.chmod(0o755)  # what stops the process is not what stops other users anyhow
     uid = identity.blocks_here()[0] + 5 if identity.blocks_here()[1] else None
     if uid is not None:
         os.chown(own, uid, uid)
-    agent = _compiled(tmp_path, AGENT.format(host=str(tmp_path), secret=str(secret), pid=os.getpid()))
+    agent = _compiled(folder, AGENT.format(host=str(folder), secret=str(secret), pid=os.getpid()))
     limits = plain.confined(own, uid=uid, network=False, version=plain.abi()[0])
     ours, theirs = socket.socketpair()
     with ours, theirs:
