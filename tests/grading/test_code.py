@@ -3,18 +3,19 @@
 import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import pytest_asyncio
 
+from tests.support.sandbox_providers import PROVIDERS
 from verifiers.errors import SandboxDiedError, SandboxError, SandboxUnreachableError
 from verifiers.grading.code import CodeGrade, grade_code
 from verifiers.grading.code_run import CodeLimits, Run
 from verifiers.grading.code_tests import CodeTests, read_tests
 from verifiers.grading.verdict import Verdict
 from verifiers.rubrics.code_rubric import grading_spec, in_sandboxes
-from verifiers.sandboxes.local.provider import LocalProvider
 from verifiers.sandboxes.sandbox import Provider
 from verifiers.validation.tricks import Trick, tricks
 
@@ -39,13 +40,17 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def provider() -> AsyncIterator[Provider]:
-    async with LocalProvider() as provider:
+async def provider(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Provider]:
+    async with PROVIDERS["local"](tmp_path_factory.mktemp("sandboxes")) as provider:
         yield provider
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def run(provider: Provider) -> Run:
+    return await run_in(provider)
+
+
+async def run_in(provider: Provider) -> Run:
     level = (await provider.capabilities()).isolation
     return in_sandboxes(provider, replace(grading_spec(LIMITS), isolation=level))
 
@@ -250,3 +255,14 @@ async def test_no_trick_passes_a_test_of_any_kind(run: Run, trick: Trick):
     grade = await graded(run, trick.source(["mix"]), ALL)
     assert grade.passed == 0 and grade.verdict in (Verdict.WRONG, Verdict.UNPARSABLE), grade
     assert len(grade.outcomes) == len(ALL.cases)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["node", "landlock"])
+async def test_no_trick_passes_elsewhere(name: str, tmp_path: Path):
+    """The pack over a node's daemon, and where there are no namespaces: the same, and the right program is right."""
+    async with PROVIDERS[name](tmp_path) as provider:
+        run = await run_in(provider)
+        assert (await graded(run, RIGHT, ALL)).verdict is Verdict.RIGHT
+        for trick in (trick for trick in tricks() if not trick.slow):
+            assert (await graded(run, trick.source(["mix"]), ALL)).passed == 0, trick.name

@@ -162,10 +162,14 @@ class _Grading:
             submission = Submission(places[0], self._source, self._tests, self._limits, self._python)
             if any(isinstance(test, StdinTest) for test in tests):
                 await submission.prepare()
-            for test in tests:
+            try:
+                for test in tests:
+                    with _wrecked():
+                        outcomes = await self._outcomes_of(test, submission, places[-1])
+                    done.append(outcomes)
+            finally:
                 with _wrecked():
-                    outcomes = await self._outcomes_of(test, submission, places[-1])
-                done.append(outcomes)
+                    await submission.leave()
 
     def _left(self) -> float:
         """Seconds until the deadline of all tests. Raises StoppedError if there are none."""
@@ -246,6 +250,9 @@ class _Grading:
             if not calls:
                 raise _BadTestsError(f"{stopped.reason} {stopped.detail}".strip()) from None
             raise
+        finally:
+            with _judging():
+                await judge.leave()
         if message["nonce"] != nonce or ended.exit_code != 0:
             raise StoppedError("no_verdict", "the judge did not end well")
         return message

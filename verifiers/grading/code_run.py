@@ -225,3 +225,10 @@ class Conversation:
     async def end(self) -> None:
         """End the program and all that it started."""
         await self._program.kill()
+        await self.leave()
+
+    async def leave(self) -> None:
+        """Listen no more: a connection may belong to that. The program is ended by whoever ends its place."""
+        close = getattr(self._chunks, "aclose", None)
+        if close is not None:
+            await close()

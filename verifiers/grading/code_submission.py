@@ -87,6 +87,11 @@ class Submission:
             self._talk = None  # the next call gets a new process
             raise
 
+    async def leave(self) -> None:
+        """Speak to it no more."""
+        if self._talk is not None:
+            await self._talk.leave()
+
     async def _loaded(self, seconds: float) -> Conversation:
         line = limited([self._python, "-I", "-c", _candidate_program()], self._limits, None)
         talk = await Conversation.begin(self.place, line, self._limits)
