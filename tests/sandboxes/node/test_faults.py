@@ -155,6 +155,7 @@ async def test_a_frozen_node_is_told_in_time_and_thaws():
         await until(works)
 
 
+@pytest.mark.slow
 async def test_a_killed_daemon_leaves_nothing_and_its_successor_says_so():
     """After SIGKILL no process of its sandboxes lives; the daemon that follows at the same address has none of them."""
     word = f"78{os.getpid()}"

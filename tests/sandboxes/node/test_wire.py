@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import given, settings, strategies as st
 
 from verifiers.errors import ConfigError, ProtocolError, SandboxBusyError, SandboxDiedError, SandboxError
 from verifiers.sandboxes.node import wire
@@ -27,6 +27,7 @@ def sent(answer):
     return asyncio.run(read())
 
 
+@settings(max_examples=25)
 @given(
     st.builds(
         SandboxSpec, image=WORDS, cpu=st.none() | st.floats(0.1, 8), memory=AMOUNTS, env=TEXTS, labels=TEXTS,
@@ -44,6 +45,7 @@ def test_specifications_arrive(spec, secrets):
     assert repr(Secret("x")) not in repr(wire.spec_record(spec))
 
 
+@settings(max_examples=25)
 @given(
     st.builds(Command, command=WORDS | st.lists(WORDS, min_size=1, max_size=3).map(tuple), env=TEXTS,
               stdin=st.none() | st.binary(max_size=20), timeout=st.none() | st.floats(0.1, 9), cwd=st.none() | WORDS)
@@ -55,6 +57,7 @@ def test_commands_arrive(command):
     assert wire.command_of(answer.header, answer.blobs[0]) == command
 
 
+@settings(max_examples=25)
 @given(st.builds(ExecResult, exit_code=st.none() | st.integers(0, 255), stdout=st.binary(max_size=9)))
 def test_results_arrive(result):
     """How a command ended arrives equal."""
