@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -58,6 +59,15 @@ def test_a_commands_streams_and_exit_code_are_its_own() -> None:
     script = "import sys; sys.stderr.write('no'); print(sys.argv[1:], sys.stdin.read()); sys.exit(77)"
     done = _called("run", *HERE, "--", "python3", "-c", script, "--json", data="given")
     assert (done.returncode, done.stdout, done.stderr) == (77, "['--json'] given\n", "no")
+    assert len(_called("run", *HERE, "head -c 5000000 /dev/zero").stdout) == 5_000_000
+
+
+@pytest.mark.skipif(LEVEL == "none", reason="doctor: nothing isolates here")
+def test_who_has_read_enough_ends_the_command() -> None:
+    """As in `| head -1`: an endless command does not go on when nobody reads it."""
+    line = shlex.join([sys.executable, "-c", PROGRAM, "run", *HERE, "yes"])
+    done = subprocess.run(f"{line} | head -1", shell=True, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout, done.stderr) == ("y\n", "")
 
 
 @pytest.mark.skipif(LEVEL == "none", reason="doctor: nothing isolates here")

@@ -155,15 +155,12 @@ class Output:
             self._write(self._stdout, styled(text, "bold", self._stdout) if number == 0 else text)
 
     def raw(self, data: bytes, *, error: bool = False) -> None:
-        """What another program printed, as it is. Nothing with --json."""
+        """What another program printed, as it is. Nothing with --json. BrokenPipeError: nobody reads it any more."""
         if not self.json:
             stream = self._stderr if error else self._stdout
             stream.flush()
-            try:
-                stream.buffer.write(data)
-                stream.buffer.flush()
-            except BrokenPipeError:  # nobody reads it any more
-                _silence(stream)
+            stream.buffer.write(data)
+            stream.buffer.flush()
 
     # --- stderr -----------------------------------------------------------------------------------------------
 

@@ -33,6 +33,8 @@ Level = Literal["none", "landlock", "namespace"]
 TIMED_OUT = 124
 """The exit code for a command that was out of time, timeout(1)'s."""
 EXECS = 5
+BEHIND = 16 << 20
+"""Bytes of output that may wait to be printed."""
 MARKS = {True: "✓", False: "✗", None: "!"}
 
 app = App(
@@ -172,7 +174,8 @@ async def _run_one(
             await sandbox.upload(source, target)
         line = words[0] if len(words) == 1 else words
         quiet = sys.stdin is None or sys.stdin.isatty()
-        process = await sandbox.start(command(line, timeout=timeout, stdin=b"" if quiet else None))
+        stream: dict[str, Any] = {"keep": "last", "max_output": BEHIND, "output_limit": None}
+        process = await sandbox.start(command(line, timeout=timeout, stdin=b"" if quiet else None, **stream))
         if not quiet:
             _forward_input(process)
         printed = {"stdout": bytearray(), "stderr": bytearray()}
