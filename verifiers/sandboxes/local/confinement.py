@@ -158,10 +158,8 @@ class Confiner:
 
     def close(self) -> None:
         """Free what is left, waiting for it, and forget the owner; if something resists, a later sweep tries again."""
-        for confinement in self._lingering:
-            confinement.kill()
-            confinement.group.remove()
-            self._cleared(confinement)
+        for name in self.owner.sandboxes():
+            owners.remove_sandbox(self.owner, name)
         if self.identities is not None:
             self.identities.close()
         if not self.owner.sandboxes():

@@ -142,18 +142,19 @@ def sweep() -> int:
     for owner in owners():
         if not owner.alive:
             found = owner.sandboxes()
-            gone = [_remove_group(owner, name) for name in found]
+            gone = [remove_sandbox(owner, name) for name in found]
             if all(gone) and remove_tree(owner.state):
                 owner.leave()
             count += len(found)
     return count
 
 
-def _remove_group(owner: Owner, sandbox_id: str) -> bool:
+def remove_sandbox(owner: Owner, sandbox_id: str) -> bool:
+    """Remove what is left of one, its processes too; whether nothing is any more."""
     group = owner.group(sandbox_id)
     with suppress(OSError):
         group.kill()
-    return group.remove()
+    return group.remove() and remove_tree(owner.folder / sandbox_id)
 
 
 def remove_tree(path: Path) -> bool:
