@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from verifiers.errors import SandboxUnsupportedError
-from verifiers.sandboxes.spec import SandboxSpec
+from verifiers.sandboxes.spec import Mount, SandboxSpec
 
 
 @pytest.fixture
@@ -55,3 +55,18 @@ async def test_an_image_without_what_is_needed_is_named(local_provider, tmp_path
         with pytest.raises(SandboxUnsupportedError, match=name):
             await local_provider.create(SandboxSpec(image=name))
     assert await local_provider.list() == []
+
+
+@pytest.mark.parametrize("place", ["/usr/work", "/proc/x", "/bin", "/a/../usr"])
+async def test_a_folder_that_cannot_be_made_is_named_at_create(local_provider, place, tmp_path):
+    """For the place where commands start and for mounts, before anything starts."""
+    for spec in (SandboxSpec(workdir=place), SandboxSpec(mounts=(Mount(str(tmp_path), place),))):
+        with pytest.raises(SandboxUnsupportedError, match=place):
+            await local_provider.create(spec)
+
+
+async def test_commands_may_start_anywhere_else(local_provider):
+    """A folder that is there, one that is deep, and the root itself."""
+    for place in ("/", "/tmp", "/home/sandbox", "/home/sandbox/deep/er", "/app"):
+        sandbox = await local_provider.create(SandboxSpec(workdir=place))
+        assert (await sandbox.exec("pwd && touch file")).stdout.decode() == f"{place}\n"

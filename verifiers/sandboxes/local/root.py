@@ -109,6 +109,8 @@ class Builder:
 
     def build(self, spec: SandboxSpec) -> Root:
         """The root for a specification. Raises `SandboxUnsupportedError` for an image or mount that is not there."""
+        for place in (spec.workdir, *(mount.target for mount in spec.mounts)):
+            _check_place(place, spec.image)
         root = Root(_namespaces(spec), tmpfs=_caps(spec))
         if spec.image == "host":
             self._host(root, spec)
@@ -171,6 +173,15 @@ class Builder:
             root.arguments += ["--ro-bind-try", os.path.realpath("/etc/resolv.conf"), "/etc/resolv.conf"]
 
 
+def _check_place(place: str, image: str) -> None:
+    """Refuse what bubblewrap would only stumble over: a folder that cannot be made where it is asked for."""
+    if not place.startswith("/") or ".." in place.split("/"):
+        raise SandboxUnsupportedError(f"{place!r} is no absolute path without '..'")
+    taken = ("proc", "dev", ".agent") if image != "host" else ("proc", "dev", ".agent", "usr", "etc", *SYSTEM)
+    if place.split("/")[1] in taken:
+        raise SandboxUnsupportedError(f"{place!r} cannot be a folder of the sandbox: what is there is the system's")
+
+
 def _namespaces(spec: SandboxSpec) -> list[str]:
     shared = ["--share-net"] if spec.network == "open" else []
     own = ["--unshare-all", "--unshare-user", *shared]  # alone, the first would do without a user namespace
@@ -185,8 +196,8 @@ def _caps(spec: SandboxSpec) -> str:
 
 def _prefixes(venv: bool) -> Iterator[str]:
     """Where this interpreter and its environment lie, as far as that is not below /usr."""
-    prefixes = [sys.prefix, sys.base_prefix] if venv else [sys.base_prefix]
-    for prefix in dict.fromkeys(prefixes):
+    own = [sys.base_prefix, os.path.realpath(sys.base_prefix)]  # tools that install Pythons link one to the other
+    for prefix in dict.fromkeys([sys.prefix, *own] if venv else own):
         if not prefix.startswith("/usr/") and prefix != "/usr":
             yield prefix
 
