@@ -145,10 +145,13 @@ class GuestSandbox(Sandbox):
 
     async def read(self, path: str, *, offset: int = 0, size: int | None = None) -> bytes:
         parts: list[bytes] = []
-        left = size
+        left, first = size, None
         while left is None or left > 0:
             wanted = PIECE if left is None else min(PIECE, left)
-            _, data = await self._fields(2, b"read", path, b"%d" % offset, b"%d" % wanted)
+            which, data = await self._fields(2, b"read", path, b"%d" % offset, b"%d" % wanted)
+            first = first or which
+            if which != first:
+                raise SandboxPathError(f"{path!r} in the sandbox was replaced while it was read")
             parts.append(data)
             offset += len(data)
             left = None if left is None else left - len(data)

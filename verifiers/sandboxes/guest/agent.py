@@ -729,7 +729,7 @@ class Agent:
         if not events & ~select.EPOLLOUT:
             return
         try:
-            data = posix.read(self.inward, 4 * CHUNK)
+            data = posix.read(self.inward, CHUNK)
         except BlockingIOError:
             return
         except OSError:
