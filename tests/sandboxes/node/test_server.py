@@ -162,6 +162,20 @@ async def test_once_keeps_keys_longer_than_outcomes():
     assert len(done) == 3
 
 
+async def test_a_key_is_not_forgotten_in_the_moment_of_its_end():
+    """Tidying up between the end of some work and the note of when that was does not make it be done again."""
+    once, done = Once(), []
+
+    async def work():
+        done.append(1)
+        asyncio.get_running_loop().call_soon(once.prune)
+        return Answer({})
+
+    for _ in range(2):
+        await asyncio.wait({once.begin("k", "", work).task})
+    assert done == [1]
+
+
 async def test_a_cancelled_create_whose_answer_is_on_its_way_is_taken_back(server, provider):
     """A sandbox that was made for somebody who has given up meanwhile is deleted."""
     link = provider.link

@@ -11,6 +11,7 @@ without anybody it is cancelled. Outcomes are kept until their client says that 
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -35,7 +36,7 @@ class Operation:
     def __init__(self, owner: str, work: Callable[[], Awaitable[Answer]], undo: Undo | None = None) -> None:
         self.owner = owner
         self.undo = undo
-        self.ended = 0.0
+        self.ended = math.inf
         self.size = 0
         self.waiting = 0
         self._orphan: asyncio.TimerHandle | None = None
