@@ -49,7 +49,8 @@ def find(kind: str, environ: Mapping[str, str] | None = None) -> str:
     if told := variables.get("CONTAINER_HOST" if kind == "podman" else "DOCKER_HOST"):
         return told
     if kind == "docker":
-        return f"unix://{DOCKER_SOCKET}"
+        desktop = Path.home() / ".docker" / "run" / "docker.sock"
+        return f"unix://{desktop if desktop.exists() and not Path(DOCKER_SOCKET).exists() else DOCKER_SOCKET}"
     own = Path(variables.get("XDG_RUNTIME_DIR") or f"/run/user/{os.getuid()}") / "podman" / "podman.sock"
     return f"unix://{own}" if own.exists() else "unix:///run/podman/podman.sock"
 

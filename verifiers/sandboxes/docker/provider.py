@@ -12,12 +12,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import secrets
 import time
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Literal
 
 from verifiers.errors import (
     SandboxBusyError,
@@ -31,16 +28,15 @@ from verifiers.sandboxes.channel import Channel
 from verifiers.sandboxes.docker import ownership
 from verifiers.sandboxes.docker.container import AGENT, HOME, OWNER_LABEL, described
 from verifiers.sandboxes.docker.engine import Engine, find, message_of
-from verifiers.sandboxes.docker.sandbox import DockerSandbox, Life
+from verifiers.sandboxes.docker.sandbox import DockerSandbox
 from verifiers.sandboxes.docker.stream import Attached
+from verifiers.sandboxes.guest_provider import GuestProvider, Life
 from verifiers.sandboxes.pooled import outlast
-from verifiers.sandboxes.results import Capabilities, SandboxInfo
-from verifiers.sandboxes.sandbox import Provider, Sandbox
+from verifiers.sandboxes.results import Capabilities
 from verifiers.sandboxes.spec import SandboxSpec
 
 IMAGE = "python:3.11-slim"
 """What `SandboxSpec(image="host")`, the default, stands for: there is no host's system in a container."""
-STARTS = 4 * (os.cpu_count() or 1)
 READY_S = 60.0
 """How long a container may take from its start to the agent's first word."""
 PULL_S = 1800.0
@@ -48,7 +44,7 @@ REMOVE_TRIES = 5
 NO_PYTHON = ("executable file not found", "no such file or directory", "not found in $path")
 
 
-class DockerProvider(Provider):
+class DockerProvider(GuestProvider):
     """Containers of one engine.
 
     engine: whose variables and socket say where it answers, unless address does (unix:///PATH, tcp://HOST:PORT).
@@ -69,19 +65,13 @@ class DockerProvider(Provider):
         runtime: str | None = None,
         pull: bool = True,
     ) -> None:
+        super().__init__()
         self.name = engine
         self.engine = Engine(address or find(engine), kind=engine)
         self._image, self._user, self._runtime, self._pull = image, user, runtime, pull
         self._capabilities: Capabilities | None = None
         self._podman = False
         self._environments: dict[str, asyncio.Task[dict[str, str]]] = {}
-        self._starting = asyncio.Semaphore(STARTS)
-        self._lives: dict[str, Life | None] = {}
-        """By name, from before a container is asked for until it is removed."""
-        self._sandboxes: dict[str, DockerSandbox] = {}
-        self._by_key: dict[str, asyncio.Task[DockerSandbox]] = {}
-        self._making: set[asyncio.Task[DockerSandbox]] = set()
-        self._closed = False
 
     async def capabilities(self) -> Capabilities:
         if self._capabilities is None:
@@ -105,56 +95,8 @@ class DockerProvider(Provider):
 
     # --- making
 
-    async def create(self, spec: SandboxSpec) -> Sandbox:
-        key = spec.idempotency_key
-        task = self._by_key.get(key) if key is not None else None
-        if task is None or (task.done() and self._is_over(task)):
-            task = asyncio.ensure_future(self._create(spec))
-            self._making.add(task)
-            task.add_done_callback(self._making.discard)
-            if key is not None:
-                self._by_key[key] = task
-        try:
-            return await asyncio.shield(task)
-        except asyncio.CancelledError:
-            if key is None:  # with one, others may be waiting for it
-                task.cancel()
-                await asyncio.wait({task})
-                if not task.cancelled() and task.exception() is None:
-                    await outlast(task.result().life.end())
-            if self._closed and not _is_cancelled():
-                raise SandboxCreationError("the provider was closed while the sandbox started") from None
-            raise
-
-    def _is_over(self, task: asyncio.Task[DockerSandbox]) -> bool:
-        return task.cancelled() or task.exception() is not None or task.result().id not in self._sandboxes
-
-    async def _create(self, spec: SandboxSpec) -> DockerSandbox:
-        await self._check(spec)
-        image = self._image if spec.image == "host" else spec.image
-        environment = await self._environment(image)
-        async with self._starting:
-            if self._closed:
-                raise SandboxCreationError("this provider is closed")
-            name = f"vf-{os.getpid()}-{secrets.token_hex(6)}"
-            self._lives[name] = None
-            channel = Channel()
-            try:
-                sandbox = await self._start(name, channel, replace(spec, image=image), environment)
-                if self._closed:
-                    raise SandboxCreationError("the provider was closed while the sandbox started")
-            except BaseException as error:
-                channel.fail(SandboxDiedError("the sandbox did not start"))
-                await outlast(asyncio.ensure_future(self._discard(name)))
-                if type(error) is SandboxError:
-                    raise SandboxCreationError(*error.args) from error
-                raise
-            self._sandboxes[name] = sandbox
-            return sandbox
-
-    async def _start(
-        self, name: str, channel: Channel, spec: SandboxSpec, environment: Mapping[str, str]
-    ) -> DockerSandbox:
+    async def make(self, name: str, channel: Channel, spec: SandboxSpec) -> DockerSandbox:
+        environment = await self._environment(spec.image)
         body = described(
             spec,
             spec.image,
@@ -185,13 +127,12 @@ class DockerProvider(Provider):
         except BaseException:
             transport.abort()
             raise
-        life = self._lives[name] = Life(name, channel, self._discard)
+        life = Life(name, channel, self.discard)
         sandbox = DockerSandbox(life, self.engine, spec, {**environment, "HOME": HOME, "USER": "sandbox"})
         try:
             await sandbox.prepare()
         except SandboxError as error:
             raise SandboxCreationError(f"the container has ended while it started: {streams.words}") from error
-        life.settle(spec)
         return sandbox
 
     async def _run(self, name: str, spec: SandboxSpec) -> None:
@@ -211,9 +152,7 @@ class DockerProvider(Provider):
         what = f"the container of the image {spec.image!r} has ended at once"
         return SandboxCreationError(f"{what}: {words or 'it said nothing'}")
 
-    async def _check(self, spec: SandboxSpec) -> None:
-        if self._closed:
-            raise SandboxCreationError("this provider is closed")
+    async def check(self, spec: SandboxSpec) -> SandboxSpec:
         if not isinstance(spec.network, str):
             raise SandboxUnsupportedError("a container engine cannot enforce a list of hosts that may be reached")
         if spec.image.startswith("/"):
@@ -223,6 +162,9 @@ class DockerProvider(Provider):
         able = await self.capabilities()
         if spec.mounts and not able.mounts:
             raise SandboxUnsupportedError(f"{self.engine.address} does not see this machine's files: no mounts")
+        image = self._image if spec.image == "host" else spec.image
+        await self._environment(image)  # fetched before it is its turn to start
+        return replace(spec, image=image)
 
     # --- images
 
@@ -259,13 +201,7 @@ class DockerProvider(Provider):
 
     # --- removing
 
-    async def _discard(self, name: str) -> None:
-        """Remove a container, however far it came. Raises if the engine does not do it: `close` tries again then."""
-        self._sandboxes.pop(name, None)
-        await self._remove(name)
-        self._lives.pop(name, None)
-
-    async def _remove(self, name: str) -> None:
+    async def remove(self, name: str) -> None:
         """Until the engine says that there is none of this name."""
         for attempt in range(REMOVE_TRIES):
             status, _ = await self.engine.ask(
@@ -283,53 +219,11 @@ class DockerProvider(Provider):
         filters = json.dumps({"label": [OWNER_LABEL]})
         _, found = await self.engine.ask("GET", "/containers/json", query={"all": "true", "filters": filters})
         gone = [one["Id"] for one in found or [] if ownership.is_gone(one, time.time())]
-        await asyncio.gather(*(self._remove(name) for name in gone))
+        await asyncio.gather(*(self.remove(name) for name in gone))
         return len(gone)
 
-    # --- finding
-
-    async def get(self, sandbox_id: str) -> Sandbox:
-        return self._sandboxes[sandbox_id]
-
-    async def list(self, labels: Mapping[str, str] | None = None) -> list[SandboxInfo]:
-        now = time.monotonic()
-        return [
-            SandboxInfo(
-                id=one.id,
-                labels=dict(one.spec.labels),
-                image=one.spec.image,
-                isolation=one.isolation,
-                age=now - one.life.born,
-            )
-            for one in self._sandboxes.values()
-            if (labels or {}).items() <= one.spec.labels.items()
-        ]
-
-    async def claim(self, sandbox: Sandbox, spec: SandboxSpec) -> Sandbox:
-        sandbox.spec = replace(sandbox.spec, secrets=spec.secrets, labels=spec.labels)
-        return sandbox
-
-    async def close(self) -> None:
-        self._closed = True
-        for task in list(self._making):
-            task.cancel()
-        if self._making:
-            await asyncio.wait(set(self._making))
-        ends: list[Any] = [life.end() if life else self._discard(name) for name, life in list(self._lives.items())]
-        outcomes = await outlast(asyncio.ensure_future(_all(ends)))
+    async def disconnect(self) -> None:
         for asking in self._environments.values():
             asking.cancel()
         await asyncio.gather(*self._environments.values(), return_exceptions=True)
         await self.engine.close()
-        if failure := next((one for one in outcomes if isinstance(one, BaseException)), None):
-            raise failure
-
-
-def _is_cancelled() -> bool:
-    """Whether somebody has cancelled the task that asks, and not only what it waits for."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
-
-
-async def _all(work: list[Any]) -> list[Any]:
-    return await asyncio.gather(*work, return_exceptions=True)

@@ -1,20 +1,14 @@
-"""One container: `Life`, from its connection to its removal, and `DockerSandbox`, what its user has."""
+"""A sandbox that is a container."""
 
 from __future__ import annotations
 
-import asyncio
-import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any
 
-from verifiers.errors import SandboxDiedError, SandboxError, SandboxPathError
-from verifiers.sandboxes.channel import Channel
+from verifiers.errors import SandboxDiedError, SandboxPathError
 from verifiers.sandboxes.docker.engine import Engine
-from verifiers.sandboxes.guest_sandbox import GuestSandbox
-from verifiers.sandboxes.lifetime import Lifetime
-from verifiers.sandboxes.pooled import outlast
+from verifiers.sandboxes.guest_provider import Life, RemoteSandbox
 from verifiers.sandboxes.results import ExecResult, Usage
 from verifiers.sandboxes.spec import Command, SandboxSpec
 
@@ -26,44 +20,6 @@ COUNTERS = {
 COUNTER_BYTES = 4096
 
 
-class Life:
-    """A container that has answered. `end` removes it, once, however often it is asked for."""
-
-    def __init__(self, name: str, channel: Channel, remove: Callable[[str], Coroutine[Any, Any, None]]) -> None:
-        self.name = name
-        self.channel = channel
-        self.born = time.monotonic()
-        self._remove = remove
-        self._ending: asyncio.Task[None] | None = None
-        self._lifetime: Lifetime | None = None
-
-    def settle(self, spec: SandboxSpec) -> None:
-        """From now on it ends when its first process does, and when its time is over."""
-        died = SandboxDiedError("the container's first process has ended")
-        self.channel.closed.add_done_callback(lambda _: self.end(died))
-        self._lifetime = Lifetime(spec, self.channel, self.end)
-
-    def end(self, error: SandboxError | None = None) -> asyncio.Task[None]:
-        """Begin to end it; done when the engine has removed it. `error` is what its users get from now on.
-
-        Its streams end here, and its agent with them, whether or not the engine answers; a removal that failed is tried
-        again when it is asked for again.
-        """
-        if self._ending is None or (self._ending.done() and self._ending.exception() is not None):
-            if self._lifetime is not None:
-                self._lifetime.cancel()
-            self.channel.fail(error or SandboxDiedError("the sandbox was deleted"))
-            self._ending = asyncio.ensure_future(self._remove(self.name))
-            self._ending.add_done_callback(_noticed)
-        return self._ending
-
-
-def _noticed(task: asyncio.Task[None]) -> None:
-    """Who deletes it is told of a failure; when its time was over nobody is there to be told."""
-    if not task.cancelled():
-        task.exception()
-
-
 @dataclass(frozen=True, slots=True)
 class Evidence:
     """How often the container's limits were met."""
@@ -72,14 +28,11 @@ class Evidence:
     pids: int = 0
 
 
-class DockerSandbox(GuestSandbox):
-    """What its user has."""
-
-    isolation = "namespace"
+class DockerSandbox(RemoteSandbox):
+    """A container, as its user has it."""
 
     def __init__(self, life: Life, engine: Engine, spec: SandboxSpec, environment: Mapping[str, str]) -> None:
-        super().__init__(life.name, spec, life.channel, environment)
-        self.life = life
+        super().__init__(life, spec, environment)
         self._engine = engine
         self._counters: dict[str, tuple[str, bytes]] = {}
         self._seen = Evidence()
@@ -131,9 +84,6 @@ class DockerSandbox(GuestSandbox):
             pids=pids.get("current"),
             cpu_seconds=cpu["total_usage"] / 1e9 if "total_usage" in cpu else None,
         )
-
-    async def delete(self) -> None:
-        await outlast(self.life.end())
 
 
 def _count(text: bytes, word: bytes) -> int | None:
