@@ -12,6 +12,7 @@ from verifiers.sandboxes.default import new_provider, sandbox_settings
 from verifiers.sandboxes.docker.provider import DockerProvider
 from verifiers.sandboxes.local.provider import LocalProvider
 from verifiers.sandboxes.node.cluster import NodesProvider
+from verifiers.sandboxes.prime.provider import PrimeProvider
 
 SCRIPT = """
 import asyncio, multiprocessing, os, sys
@@ -76,6 +77,7 @@ def test_without_settings_it_is_this_machine_with_limits_of_its_size(no_files):
     for name in ("docker", "podman"):
         chosen = new_provider(sandbox_settings({"VF_SANDBOX_PROVIDER": name})).provider
         assert isinstance(chosen, DockerProvider) and chosen.name == name
+    assert isinstance(new_provider(sandbox_settings({"VF_SANDBOX_PROVIDER": "prime"})).provider, PrimeProvider)
     pool = new_provider(sandbox_settings())
     assert isinstance(pool.provider, LocalProvider)
     assert 16 <= pool.max_alive <= 1000 and pool.max_starting >= 4

@@ -112,6 +112,21 @@ async def docker(root: Path) -> AsyncIterator[Provider]:
         yield provider
 
 
+@asynccontextmanager
+async def prime(root: Path) -> AsyncIterator[Provider]:
+    """Machines of a service that is played by a server, whose machines are sandboxes of this one (`fake_prime.py`)."""
+    import pytest
+
+    from tests.support.fake_docker import unusable
+    from tests.support.fake_prime import HASTY, KEY, FakePrime
+    from verifiers.sandboxes.prime.provider import PrimeProvider
+
+    if missing := unusable():
+        pytest.skip(missing)
+    async with FakePrime() as service, PrimeProvider(KEY, url=service.url, patience=HASTY) as provider:
+        yield provider
+
+
 _SIGNALS = "a command can signal the sandbox's own first process"
 _SHARED = "the host's processes are seen"
 AT_LANDLOCK = {
@@ -130,8 +145,19 @@ AT_LANDLOCK = {
 }
 """What is different where there are no namespaces, by the test that would find out."""
 
+AT_PRIME = dict.fromkeys(
+    (
+        "test_a_command_can_not_stop_its_deadline", "test_what_a_command_destroys_is_never_a_quiet_result",
+        "test_a_dead_interpreter_is_no_timeout", "test_a_shell_that_ends_is_noticed_and_replaced",
+        "test_sandboxes_do_not_see_each_other", "test_the_hosts_processes_are_out_of_reach",
+    ),
+    "a command can signal the agent, which is not the machine's first process",
+)  # fmt: skip
+"""The same for machines that have a first process of their own."""
+
 PROVIDERS: dict[str, Opened] = {
     "local": local, "node": node, "nodes": nodes, "pool": pool, "landlock": landlock, "docker": docker,
+    "prime": prime,
 }  # fmt: skip
 SLOW = frozenset({"nodes"})
 

@@ -5,7 +5,7 @@
 What it is comes from, in this order, a variable (`VF_SANDBOX_PROVIDER=http://node:8700`), the table
 `[tool.verifiers.sandbox]` of the project's pyproject.toml, `[sandbox]` of the user's own file, the defaults:
 
-    provider      "local", "docker", "podman", or addresses of nodes that run `sandboxd`, with commas between them
+    provider      "local", "docker", "podman", "prime", or addresses of nodes that run `sandboxd`, with commas between
     level         of the local provider: "namespace", "landlock" or "none"
     max_alive     sandboxes at any time, those that start and end included
     max_starting  of those, that start
@@ -96,13 +96,17 @@ def _provider(setting: Setting, level: Isolation) -> Provider:
         from verifiers.sandboxes.docker.provider import DockerProvider
 
         return DockerProvider(engine="docker" if addresses == ["docker"] else "podman")
+    if addresses == ["prime"]:
+        from verifiers.sandboxes.prime.provider import PrimeProvider
+
+        return PrimeProvider()
     if addresses and all(address.startswith(("http://", "https://", "unix:")) for address in addresses):
         from verifiers.sandboxes.node.cluster import NodesProvider
 
         return NodesProvider(addresses)  # also for one: its host name may have several numbers
     raise ConfigError(
         f"{setting.value!r} of {setting.origin} is no provider of sandboxes",
-        hint='"local", "docker", "podman", or addresses of nodes (http://HOST:PORT, unix:/PATH; commas between them).',
+        hint="One of local, docker, podman, prime, or addresses of nodes: http://HOST:PORT or unix:/PATH, with commas.",
     )
 
 

@@ -1,6 +1,7 @@
 """What providers share whose sandboxes run our agent elsewhere: they are made all or nothing, and remembered.
 
-A subclass says how one is made (`make`) and removed (`remove`), by a name that exists before the sandbox does: so what failed, was cancelled or could not be removed at once is still known when the provider is closed.
+A subclass says how one is made (`make`) and removed (`remove`), by a name that exists before the sandbox does: so what
+failed, was cancelled or could not be removed at once is still known when the provider is closed.
 """
 
 from __future__ import annotations

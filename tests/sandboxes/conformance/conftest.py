@@ -9,7 +9,7 @@ import os
 
 import pytest
 
-from tests.support.sandbox_providers import AT_LANDLOCK, CANARY, PROVIDERS, QUICK, SLOW
+from tests.support.sandbox_providers import AT_LANDLOCK, AT_PRIME, CANARY, PROVIDERS, QUICK, SLOW
 from verifiers.sandboxes.spec import SandboxSpec
 
 
@@ -31,6 +31,8 @@ async def provider(request, tmp_path, monkeypatch):
         name = request.node.originalname
         if isolation == "landlock" and name in AT_LANDLOCK:
             pytest.skip(f"at the level {isolation} {AT_LANDLOCK[name]}")
+        if provider.name == "prime" and name in AT_PRIME:
+            pytest.skip(AT_PRIME[name])
         yield provider
 
 
