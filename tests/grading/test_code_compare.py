@@ -20,7 +20,6 @@ from verifiers.grading.code_compare import same, same_output
         ({"a": 1, "b": 2}, {"a": 1}, False), ([[1.0], {"x": (1,)}], [[1], {"x": [1]}], True), (1 + 1e-9j, 1 + 0j, True),
         (range(3), [0, 1, 2], False), (iter([1]), [1], False),
     ],
-    ids=repr,
 )  # fmt: skip
 def test_same(given: Any, expected: Any, equal: bool):
     """Values are compared by kind, integers exactly, floats by tolerance, and lists like tuples."""
