@@ -117,8 +117,10 @@ if TYPE_CHECKING:
     from verifiers.rubrics.rubric_group import RubricGroup as RubricGroup
     from verifiers.rubrics.tool_rubric import ToolRubric as ToolRubric
     from verifiers.sandboxes.default import default_provider as default_provider
+    from verifiers.sandboxes.docker.provider import DockerProvider as DockerProvider
     from verifiers.sandboxes.local.provider import LocalProvider as LocalProvider
     from verifiers.sandboxes.pool import SandboxPool as SandboxPool
+    from verifiers.sandboxes.prime.provider import PrimeProvider as PrimeProvider
     from verifiers.sandboxes.results import ExecResult as ExecResult
     from verifiers.sandboxes.sandbox import Sandbox as Sandbox
     from verifiers.sandboxes.spec import Mount as Mount, SandboxSpec as SandboxSpec, Secret as Secret
@@ -233,7 +235,9 @@ _MODULES = {
     "verifiers.rubrics.rubric_group": "RubricGroup",
     "verifiers.rubrics.tool_rubric": "ToolRubric",
     "verifiers.sandboxes.default": "default_provider",
+    "verifiers.sandboxes.docker.provider": "DockerProvider",
     "verifiers.sandboxes.local.provider": "LocalProvider",
+    "verifiers.sandboxes.prime.provider": "PrimeProvider",
     "verifiers.sandboxes.pool": "SandboxPool",
     "verifiers.sandboxes.results": "ExecResult",
     "verifiers.sandboxes.sandbox": "Sandbox",

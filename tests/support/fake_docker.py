@@ -7,9 +7,11 @@ and speaks over the hijacked connection. `faults` says what goes wrong: (method,
 import asyncio
 import contextlib
 import json
+import os
 import re
 import secrets
 import shutil
+import signal
 import struct
 import time
 from pathlib import Path
@@ -249,7 +251,7 @@ class FakeEngine:
                 found.group.kill()
         if found.process is not None and found.process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
-                found.process.kill()
+                os.kill(found.process.pid, signal.SIGKILL)  # not its own `kill`, which may take its status from asyncio
             await asyncio.wait(found.pumps, timeout=10)
         elif found.attached is not None:
             found.attached[1].close()
