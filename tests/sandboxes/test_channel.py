@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from verifiers.errors import SandboxDiedError, SandboxError, SandboxPathError
-from verifiers.sandboxes import channel as wire
 from verifiers.sandboxes.channel import Channel
+from verifiers.sandboxes.guest.agent import wire
 from verifiers.sandboxes.guest_sandbox import GuestSandbox
 from verifiers.sandboxes.spec import SandboxSpec
 

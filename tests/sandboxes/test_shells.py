@@ -1,17 +1,15 @@
-"""Sessions where there is no bash, and the program that keeps them."""
-
-import pytest
+"""Sessions where there is no bash."""
 
 from verifiers.sandboxes import sessions
+from verifiers.sandboxes.guest_program import keeper_source
 from verifiers.sandboxes.local.provider import LocalProvider
-from verifiers.sandboxes.session_line import program_of
 from verifiers.sandboxes.spec import SandboxSpec
 
 
 async def test_a_shell_that_is_not_bash_keeps_all_but_functions_over_a_kill(tmp_path, monkeypatch):
     """Without bash it is `sh`: directory, variables, options and the status stay; a killed command costs functions."""
-    program = program_of("shell").replace(b"/bin/bash", b"/bin/no-bash")
-    monkeypatch.setattr(sessions, "program_of", lambda name: program)
+    program = keeper_source("shell").replace(b"/bin/bash", b"/bin/no-bash")
+    monkeypatch.setattr(sessions, "keeper_source", lambda name: program)
     async with LocalProvider(root=tmp_path) as provider:
         level = (await provider.capabilities()).isolation
         sandbox = await provider.create(SandboxSpec(isolation=level))
@@ -24,18 +22,3 @@ async def test_a_shell_that_is_not_bash_keeps_all_but_functions_over_a_kill(tmp_
         wrong = await session.run("if then")
         assert wrong.exit_code and wrong.state in ("kept", "restored")
         assert (await session.run("pwd")).stdout == b"/tmp\n"
-
-
-@pytest.mark.parametrize("name", ["shell", "interpreter"])
-def test_the_program_of_a_session_is_one_text_of_the_standard_library(name):
-    """Nothing of this package is imported in a sandbox, and old versions of Python can read it."""
-    import ast
-
-    tree = ast.parse(program_of(name), feature_version=(3, 9))
-    imported = {
-        word.name if isinstance(node, ast.Import) else node.module
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Import | ast.ImportFrom)
-        for word in node.names
-    }
-    assert imported and not any(word.startswith("verifiers") for word in imported)

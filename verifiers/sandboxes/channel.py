@@ -1,4 +1,4 @@
-"""The host's side of the connection to an agent in a sandbox (`guest/agent.py`), over any stream of bytes.
+"""The host's side of the connection to an agent in a sandbox (`guest/agent/`), over any stream of bytes.
 
     channel = Channel()
     await loop.create_unix_connection(lambda: channel, sock=sock)
@@ -15,14 +15,11 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Sequence
 from typing import Protocol
 
 from verifiers.errors import SandboxDiedError, SandboxError
+from verifiers.sandboxes.guest.agent.wire import GONE, OUT, READY, VERSION
 
-RUN, STDIN, SIGNAL, KILL, FILE, PING = 1, 2, 3, 4, 5, 6
-READY, OUT, ERR, END, CREDIT, REPLY, FAIL, PONG, STARTED, GONE = range(16, 26)
-VERSION = 1
 MAX_BODY = (1 << 20) + (1 << 16)
 """No frame of an agent is longer."""
 
@@ -149,13 +146,8 @@ class Channel(asyncio.Protocol):
                 listener.lost(error)
 
 
-def pack(parts: Sequence[bytes]) -> bytes:
-    """Byte strings as one body."""
-    return struct.pack(f"<{len(parts) + 1}I", len(parts), *map(len, parts)) + b"".join(parts)
-
-
 def unpack(body: bytes) -> list[bytes]:
-    """What `pack` was given. ValueError: it is no such body."""
+    """What the agent's `pack` was given. ValueError: it is no such body."""
     if len(body) < 4:
         raise ValueError("a body of too few bytes")
     (count,) = struct.unpack_from("<I", body)

@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator, Callable
 from typing import Literal
 
 from verifiers.errors import SandboxDiedError, SandboxError, SandboxFileNotFoundError, SandboxPathError
-from verifiers.sandboxes import channel as wire
 from verifiers.sandboxes.channel import Channel, numbers
+from verifiers.sandboxes.guest.agent import wire
 from verifiers.sandboxes.results import Chunk, ExecResult, Reason
 from verifiers.sandboxes.sandbox import Process
 from verifiers.sandboxes.spec import Command
@@ -21,10 +21,10 @@ PIECE = 1 << 16
 EVERYTHING = 1 << 62
 GRACE_S = 5.0
 """How long after a command's deadline its sandbox may take to say how it ended."""
-TELL_PID, KILL_LEFTOVERS, PIPED, TREE = 1, 2, 4, 8
 NO_SHELL = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EACCES)
 """Errors that say that there is no shell any more."""
 REASONS: tuple[Reason, ...] = ("exited", "timeout", "silence", "output_limit", "cancelled", "signalled")
+"""By the numbers of `guest/agent/wire.py`."""
 
 Judge = Callable[[ExecResult], ExecResult]
 """Adds what the limits of the sandbox say to a result."""
@@ -64,7 +64,8 @@ class GuestProcess(Process):
         self._number = channel.open(self)
         self.id = str(self._number)
         piped = live or command.stdin is not None
-        flags = TELL_PID * live | KILL_LEFTOVERS * command.kill_leftovers | PIPED * piped | TREE * tree
+        flags = wire.TELL_PID * live | wire.KILL_LEFTOVERS * command.kill_leftovers
+        flags |= wire.PIPED * piped | wire.TREE * tree
         sent = command.max_output if command.keep == "first" else EVERYTHING
         options = (_micro(command.timeout), _micro(command.silence), sent, command.output_limit or 0)
         argv = [os.fsencode(word) for word in command.argv]

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from verifiers.errors import SandboxDiedError, SandboxError, SandboxFileNotFoundError, SandboxPathError
-from verifiers.sandboxes import channel as wire
-from verifiers.sandboxes.channel import Channel, numbers, pack, unpack
+from verifiers.sandboxes.channel import Channel, numbers, unpack
+from verifiers.sandboxes.guest.agent import wire
+from verifiers.sandboxes.guest.agent.wire import ENTRIES, pack
 from verifiers.sandboxes.guest_process import GuestProcess
 from verifiers.sandboxes.results import ExecResult, FileStat
 from verifiers.sandboxes.sandbox import Process, Sandbox
@@ -30,8 +31,6 @@ ANSWER_S = 60.0
 TREE_S = 300.0
 """How long removing or copying a directory may take."""
 CANCEL_S = 1.0
-ENTRIES = 2000
-"""Of a directory, in one answer of the agent."""
 T = TypeVar("T")
 ENVIRONMENT = {
     "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",

@@ -11,11 +11,10 @@ import logging
 import os
 import struct
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from verifiers.errors import SandboxError
+from verifiers.sandboxes.guest.agent.wire import pack
 from verifiers.sandboxes.results import ExecResult
 from verifiers.sandboxes.spec import MIB
 
@@ -27,7 +26,6 @@ logger = logging.getLogger(__name__)
 State = Literal["kept", "restored", "lost"]
 REASONS = ("exited", "timeout", "output_limit", "cancelled", "died")
 
-GUEST = Path(__file__).parent / "guest"
 GRACE_S = 5.0
 """What answers so much later than its deadline is stuck as a whole, and killed."""
 MOST_OUTPUT = 2 * MIB
@@ -73,7 +71,7 @@ class Line:
 
     async def hello(self, program: bytes) -> None:
         """Send the program and wait until it is ready."""
-        await self.process.write(b"%8d" % len(program) + program + _pack([self._nonce]))
+        await self.process.write(b"%8d" % len(program) + program + pack([self._nonce]))
         if await self._next() != [b"ready"]:
             raise LineEndedError
 
@@ -119,7 +117,7 @@ class Line:
             await asyncio.wait({self._reader})
 
     async def _write(self, parts: list[bytes]) -> None:
-        await self.process.write(_pack(parts))
+        await self.process.write(pack(parts))
 
     async def _next(self) -> list[bytes]:
         """The next frame. One task at a time waits for one."""
@@ -148,10 +146,6 @@ class Line:
         if not self._heard.done():
             self._heard.set_exception(LineEndedError())
             self._heard.exception()  # maybe nobody asks
-
-
-def _pack(parts: list[bytes]) -> bytes:
-    return struct.pack(f"<{len(parts) + 1}I", len(parts), *map(len, parts)) + b"".join(parts)
 
 
 def _unpack(buffer: bytearray) -> list[bytes] | None:
@@ -185,11 +179,3 @@ def _answer(frame: list[bytes], number: bytes, own: int) -> Answer:
     streams = {"stdout": out, "stderr": err, "stdout_bytes": int(out_bytes), "stderr_bytes": int(err_bytes)}
     state: State = "lost" if rest[-1] == b"lost" else "restored" if rest[-1] == b"restored" else "kept"
     return Answer(reason.decode(), int(code), float(seconds), streams, rest[:-1], state)
-
-
-@cache
-def program_of(name: str) -> bytes:
-    """The source of a guest's program: the keeper, then the one that is named."""
-    first, second = ((GUEST / f"{part}.py").read_text() for part in ("keeper", name))
-    lines = [line for line in second.splitlines() if not line.startswith(("from __future__", "from verifiers."))]
-    return "\n".join([first, *lines, ""]).encode()

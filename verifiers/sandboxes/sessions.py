@@ -27,6 +27,7 @@ from verifiers.errors import (
     SandboxNotReadyError,
     SandboxUnsupportedError,
 )
+from verifiers.sandboxes.guest_program import keeper_source
 from verifiers.sandboxes.results import ExecResult
 from verifiers.sandboxes.session_line import (
     BEHIND,
@@ -36,7 +37,6 @@ from verifiers.sandboxes.session_line import (
     Line,
     LineEndedError,
     State,
-    program_of,
 )
 from verifiers.sandboxes.spec import COMMAND_SECONDS, MIB, OUTPUT_BYTES, OUTPUT_LIMIT, Command, check_limit
 
@@ -148,7 +148,7 @@ class _Kept:
         line = Line(process)
         try:
             async with asyncio.timeout(READY_S):
-                await line.hello(program_of(self.PROGRAM))
+                await line.hello(keeper_source(self.PROGRAM))
         except BaseException as error:
             await line.close()
             if isinstance(error, TimeoutError):

@@ -1,4 +1,4 @@
-"""Files and directories on their way between the host and an agent: a row of entries (`guest/agent.py` has the form).
+"""Files and directories on their way between the host and an agent: rows of entries, as `guest/agent/wire.py` has them.
 
     for piece in read_tree(path): …               # of the host, for the agent
     writer = TreeWriter(target); writer.feed(piece); writer.finish(); writer.close()

@@ -7,15 +7,14 @@ the command line holds only the few words that read it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
+from verifiers.sandboxes.guest_program import agent_source
 from verifiers.sandboxes.local.limits import OWN_MEMORY, OWN_PIDS
 from verifiers.sandboxes.spec import MIB, SandboxSpec
 
 HOME = "/home/sandbox"
 OWNER_LABEL = "verifiers.owner"
-AGENT = Path(__file__).parent.parent / "guest" / "agent.py"
 BOOT = (
     "import sys,posix\n"
     "if sys.version_info < (3, 9): sys.exit('its python3 is '+sys.version.split()[0])\n"
@@ -38,7 +37,6 @@ def described(
     inodes: bool,
 ) -> dict[str, Any]:
     """The body of `POST /containers/create`. inodes: whether the engine takes a limit of files for a tmpfs."""
-    source_bytes = AGENT.stat().st_size
     host: dict[str, Any] = {
         "AutoRemove": True,
         "CapDrop": ["ALL"],
@@ -65,7 +63,7 @@ def described(
         host["Runtime"] = runtime
     body: dict[str, Any] = {
         "Image": image,
-        "Entrypoint": ["python3", "-I", "-S", "-c", BOOT, "0", "1", str(source_bytes)],
+        "Entrypoint": ["python3", "-I", "-S", "-c", BOOT, "0", "1", str(len(agent_source()))],
         "Cmd": [],
         "WorkingDir": "/",
         "Labels": {OWNER_LABEL: owner, **{f"verifiers.label.{name}": text for name, text in spec.labels.items()}},

@@ -26,10 +26,11 @@ from verifiers.errors import (
 )
 from verifiers.sandboxes.channel import Channel
 from verifiers.sandboxes.docker import ownership
-from verifiers.sandboxes.docker.container import AGENT, HOME, OWNER_LABEL, described
+from verifiers.sandboxes.docker.container import HOME, OWNER_LABEL, described
 from verifiers.sandboxes.docker.engine import Engine, find, message_of
 from verifiers.sandboxes.docker.sandbox import DockerSandbox
 from verifiers.sandboxes.docker.stream import Attached
+from verifiers.sandboxes.guest_program import agent_source
 from verifiers.sandboxes.guest_provider import GuestProvider, Life
 from verifiers.sandboxes.pooled import outlast
 from verifiers.sandboxes.results import Capabilities
@@ -118,7 +119,7 @@ class DockerProvider(GuestProvider):
             async with asyncio.timeout(READY_S):
                 await streams.open
                 await self._run(name, spec)
-                transport.write(AGENT.read_bytes())
+                transport.write(agent_source())
                 await channel.started
         except TimeoutError:
             raise SandboxNotReadyError(f"the container did not answer within {READY_S:g} seconds") from None

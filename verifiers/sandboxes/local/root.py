@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import importlib.util
-import marshal
 import os
 import shutil
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 
 from verifiers.errors import SandboxUnsupportedError
+from verifiers.sandboxes.guest_program import agent_code, agent_source
 from verifiers.sandboxes.local.spawner import STAGE
 from verifiers.sandboxes.spec import MIB, SandboxSpec
 
 AGENT = "/.agent/agent.pyc"
 SOURCE = "/.agent/agent.py"
-GUEST = Path(__file__).parent.parent / "guest" / "agent.py"
 HOME = "/home/sandbox"
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 IMAGE_PYTHONS = ("usr/bin/python3", "usr/local/bin/python3", "bin/python3")
@@ -72,9 +69,9 @@ class Builder:
         self._agent = state / "agent"
         self._agent.mkdir(mode=0o755)
         self.agent = self._agent / "agent.pyc"
-        self.agent.write_bytes(_compiled())
+        self.agent.write_bytes(agent_code())
         self.agent.chmod(0o644)
-        shutil.copyfile(GUEST, self._agent / "agent.py")
+        (self._agent / "agent.py").write_bytes(agent_source())
         (self._agent / "python").mkdir(mode=0o755)
         self._etc = state / "etc"
         _make_etc(self._etc)
@@ -200,13 +197,6 @@ def _prefixes(venv: bool) -> Iterator[str]:
     for prefix in dict.fromkeys([sys.prefix, *own] if venv else own):
         if not prefix.startswith("/usr/") and prefix != "/usr":
             yield prefix
-
-
-@cache
-def _compiled() -> bytes:
-    """The agent's program for this interpreter: compiling it takes longer than starting it."""
-    code = compile(GUEST.read_bytes(), "agent.py", "exec", dont_inherit=True, optimize=2)
-    return importlib.util.MAGIC_NUMBER + bytes(12) + marshal.dumps(code)
 
 
 def _make_etc(folder: Path) -> None:

@@ -32,7 +32,7 @@ from verifiers.errors import (
     SandboxUnsupportedError,
 )
 from verifiers.sandboxes.channel import Channel
-from verifiers.sandboxes.docker.container import AGENT
+from verifiers.sandboxes.guest_program import agent_source
 from verifiers.sandboxes.guest_provider import GuestProvider, Life, RemoteSandbox
 from verifiers.sandboxes.local.owners import start_time, world
 from verifiers.sandboxes.pooled import outlast
@@ -144,7 +144,7 @@ class PrimeProvider(GuestProvider):
         await self._running(number, spec)
         gateway = Gateway(self._api, number)
         session = Session(gateway, channel, _namer(gateway))
-        source = AGENT.read_bytes()
+        source = agent_source()
         line = f'exec python3 -I -S -c "$0" 0 1 {len(source)}'
         try:
             await session.open("/bin/sh", ["-c", line, BOOT], seconds=READY_S)
