@@ -156,6 +156,44 @@ except IndexError:
     assert (await graded(run, source.replace("[1, 2]", "[2, 1]"), tests)).verdict is Verdict.WRONG
 
 
+YES = """
+import cmath, collections
+cmath.isclose = lambda *a, **k: True
+Counter = collections.Counter = lambda *a: "no"
+class Yes:
+    def __getattr__(self, name): return lambda *a: True
+def f(x): return Yes() if x else globals().get("WANT", "no")
+"""
+
+
+@pytest.mark.parametrize(
+    ("setup", "code"),
+    [
+        ("WANT = 2", "assert f(0) == WANT"),
+        ("import cmath", "assert cmath.isclose(f(0), 2)"),
+        ("from collections import Counter", "assert f(0) == Counter('aab')"),
+        ("", "assert f(0) == Counter('aab')"),
+        ("", "assert f(1).startswith('a')"),
+        ("", "for i in range(1, 3): assert f(i).issubset({i})"),
+        ("", "assert f(1).__eq__(3)"),
+    ],
+)
+async def test_a_submission_does_not_say_what_it_is_compared_with(run: Run, setup: str, code: str):
+    """Neither by giving the names of the tests' own helpers, nor by objects whose methods say yes."""
+    grade = await graded(run, YES, {"test_list": [code], "test_setup_code": setup})
+    assert grade.verdict is Verdict.WRONG, grade
+
+
+async def test_code_that_makes_objects_for_the_tests_runs_with_the_judge_or_the_submission(run: Run):
+    """MBPP's trees are made by code beside the asserts, also where a condition needs a name of that code."""
+    source = "class Node:\n    left = right = None\ndef depth(n): return 1 + depth(n.left) if n else 0"
+    setup = "want = 2\nroot = Node()\nroot.left = Node()"
+    for condition in ("2", "want"):
+        form = {"test_list": ["assert depth(root.left) == 1", f"assert depth(root) == {condition}"]}
+        grade = await graded(run, source, form | {"test_setup_code": setup})
+        assert grade.verdict is Verdict.RIGHT, grade
+
+
 @pytest.mark.parametrize(
     "tests",
     ["x = 1", "import missing_module\nfor i in range(2): assert f(i)", "while True: pass", "raise SystemExit\nf(1)"],

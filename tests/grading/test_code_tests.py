@@ -133,3 +133,30 @@ def test_tests_are_taken_as_they_are():
     """`CodeTests` pass through."""
     tests = CodeTests(CALL)
     assert read_tests(tests) is tests
+
+
+@pytest.mark.parametrize(
+    ("code", "setup"),
+    [
+        ("assert f(1) == WANT", "WANT = 2"),
+        ("assert near(f(1), 2)", "def near(a, b): return abs(a - b) < 1"),
+        ("assert cmath.isclose(f(1), 2)", "import cmath"),
+        ("assert cmath.isclose(f(1), 2)", ""),
+        ("assert f('aab') == Counter('aab')", "from collections import Counter"),
+        ("assert f('aab') == Counter('aab')", ""),
+        ("assert f(1) == pytest.approx(2)", ""),
+        ("assert f('aab').startswith('abc')", ""),
+    ],
+)
+def test_what_a_result_is_compared_with_is_not_the_submissions(code: str, setup: str):
+    """Names that the tests or libraries give are the judge's, and no code of the setup goes to the submission then."""
+    tests = read_tests({"test_list": [code], "test_setup_code": setup})
+    assert isinstance(tests.cases[0], ScriptTest)
+    assert list(tests.cases[0].names) == ["f"]
+    assert tests.setup == (setup if setup.startswith(("import", "from")) else "")
+
+
+def test_a_class_under_test_may_have_a_known_name_and_methods_of_texts():
+    """What tests use alone is what they ask for, and an object of a class under test answers for itself."""
+    for code in ("assert Counter([1]).total() == 1", "assert Trie(['a']).startswith('a')"):
+        assert isinstance(read_tests({"test_list": [code]}).cases[0], AssertTest)

@@ -14,10 +14,12 @@ import ast
 import builtins
 import copy
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from types import CodeType
 from typing import Any
+
+from verifiers.grading.code_names import is_judged
 
 _PURE = "abs all any bool complex float frozenset int isinstance len list max min round set sorted str sum tuple"
 _MATH = "ceil e exp fabs floor inf isclose isfinite isinf isnan log log10 log2 nan pi sqrt trunc"
@@ -47,13 +49,16 @@ class AssertTest:
         return bool(eval(self.code, {"__builtins__": {}, **_NAMES, **holes}))  # noqa: S307 - checked against _SHAPES
 
 
-def assert_test(statement: str | ast.Assert, names: dict[str, str] | None = None) -> AssertTest | None:
+def assert_test(
+    statement: str | ast.Assert, names: dict[str, str] | None = None, tests: Collection[str] = ()
+) -> AssertTest | None:
     """Read one assert; None if it is no assert of the simple form.
 
     Args:
         statement: its text, or its parse tree.
         names: what functions of the submission are called in the test, and what they are called in the submission.
             None: every name that is not built in is the submission's.
+        tests: names that the tests give: what begins with one of them is no submission's to evaluate.
 
     Raises SyntaxError for what is no Python.
     """
@@ -63,6 +68,8 @@ def assert_test(statement: str | ast.Assert, names: dict[str, str] | None = None
             return None
         statement = body[0]
     holes, condition = _taken_apart(statement, names)
+    if any(is_judged(node, tests) for node in holes.nodes):
+        return None
     if names is None and not holes.calls:  # the submission's function has the name of a built-in one
         calls = [node.func for node in ast.walk(statement.test) if isinstance(node, ast.Call)]
         called = {function.id: function.id for function in calls if isinstance(function, ast.Name)}
@@ -84,9 +91,11 @@ class _Holes(ast.NodeTransformer):
     def __init__(self, names: dict[str, str] | None) -> None:
         self.names = names
         self.calls: list[str] = []
+        self.nodes: list[ast.AST] = []
 
     def visit(self, node: ast.AST) -> Any:
         if isinstance(node, ast.Call | ast.Attribute | ast.Name) and self._is_theirs(root := _root(node)):
+            self.nodes.append(node)
             if self.names is not None:
                 node = _Renamed(self.names).visit(node)
             self.calls.append(ast.unparse(node))

@@ -23,6 +23,14 @@ MAX_COLLISIONS = 100
 MAX_ITERATED = 10_000
 """Items that are taken from an iterator, which may have no end."""
 MAX_RANGE = 100_000
+PREDICATES = frozenset(
+    (
+        *("startswith", "endswith", "isdisjoint", "issubset", "issuperset", "is_integer", "equals", "all", "any"),
+        *("empty", "isalnum", "isalpha", "isascii", "isdecimal", "isdigit", "isidentifier", "islower", "isnumeric"),
+        *("isprintable", "isspace", "istitle", "isupper", "__eq__", "__ne__", "__contains__"),
+    )
+)
+"""Methods that say yes or no about plain data: a submission's own object could say yes to everything."""
 _LARGE = 1 << 63
 _CONTAINERS: tuple[tuple[type[Iterable[Any]], str], ...] = ((list, ""), (tuple, "t"), (set, "s"), (frozenset, "z"))
 

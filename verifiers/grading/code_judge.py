@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from verifiers.grading.code_data import NotPlainError, decode, encode
+from verifiers.grading.code_data import PREDICATES, NotPlainError, decode, encode
 
 
 class NoAnswerError(Exception):
@@ -54,7 +54,7 @@ class Line:
         if "raised" in reply:
             raise _as_exception(reply["raised"], reply["message"])
         if "object" in reply:
-            return Remote(self, object=reply["object"])
+            return Remote(self, str(request.get("name"))[:1].isupper(), object=reply["object"])
         try:
             return decode(reply["value"])
         except NotPlainError as error:
@@ -62,38 +62,58 @@ class Line:
 
 
 class Remote:
-    """A function or object of the submission. Never equal to anything but itself, and neither true nor false."""
+    """A function or object of the submission. Never equal to anything but itself, and neither true nor false.
 
-    def __init__(self, line: Line, **where: Any) -> None:
-        self.__dict__.update(_line=line, _where=where)
+    made: by a class under test, whose methods are what is tested; else it is where plain data was to be.
+    """
+
+    def __init__(self, line: Line, made: bool, **where: Any) -> None:
+        self.__dict__.update(_line=line, _made=made, _where=where)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         sent = {"args": [_sent(arg) for arg in args], "kwargs": {name: _sent(arg) for name, arg in kwargs.items()}}
         return self._line.ask({**self._where, **sent, "keep": True})
 
     def __getattr__(self, name: str) -> Any:
-        if "object" not in self._where:
+        # Libraries ask objects by such names what they are: numpy would take an address in memory.
+        if "object" not in self._where or name.startswith("__"):
             raise AttributeError(name)
+        if name in PREDICATES and not self._made:
+            raise NoAnswerError(f"it gave an object whose {name} is its own, where plain data is asked for")
+        return self._attribute(name)
+
+    def _attribute(self, name: str) -> Any:
+        if "object" not in self._where:
+            raise TypeError(f"a function of the submission has no {name}")
         return self._line.ask({**self._where, "attribute": name})
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self._attribute("__setattr__")(name, value)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def __hash__(self) -> int:
+        return id(self)
 
     def __bool__(self) -> bool:
         raise TypeError("the submission gave an object that is no plain data")
 
     def __len__(self) -> int:
-        return int(self.__getattr__("__len__")())
+        return int(self._attribute("__len__")())
 
     def __getitem__(self, key: Any) -> Any:
-        return self.__getattr__("__getitem__")(key)
+        return self._attribute("__getitem__")(key)
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        self.__getattr__("__setitem__")(key, value)
+        self._attribute("__setitem__")(key, value)
 
     def __iter__(self) -> Iterator[Any]:
-        items: Iterator[Any] = self.__getattr__("__iter__")()
+        items: Iterator[Any] = self._attribute("__iter__")()
         return items
 
     def __str__(self) -> str:
-        return str.__str__(self.__getattr__("__str__")())
+        return str.__str__(self._attribute("__str__")())
 
 
 def _sent(arg: Any) -> Any:
@@ -153,7 +173,7 @@ def main() -> None:
     namespace: dict[str, Any] = {"__name__": "tests", "_record_": record}
     ended = ""
     try:
-        stand_ins = {name: Remote(line, name=theirs) for name, theirs in start["names"].items()}
+        stand_ins = {name: Remote(line, True, name=theirs) for name, theirs in start["names"].items()}
         stand_ins |= {remote._where["name"]: remote for remote in stand_ins.values()}
         namespace |= stand_ins
         exec(compile(start["setup"], "<setup>", "exec"), namespace)  # noqa: S102 - test code is what it is for

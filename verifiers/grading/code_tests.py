@@ -12,14 +12,14 @@ JSON text of any of them is read too. Expected values stay in these records: a s
 from __future__ import annotations
 
 import ast
-import builtins
 import json
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from verifiers.errors import GraderError
+from verifiers.grading import code_names
 from verifiers.grading.code_asserts import AssertTest, assert_test
 
 
@@ -109,10 +109,7 @@ def _read_mapping(form: Mapping[str, Any]) -> CodeTests:
     if form.get("test") and form.get("entry_point"):
         return _human_eval(str(form.get("prompt") or ""), form["test"], form["entry_point"])
     if form.get("test_list"):
-        imports = "\n".join(form.get("test_imports") or ())
-        setup = f"{imports}\n{form.get('test_setup_code') or ''}".strip()
-        cases = [test for code in form["test_list"] for test in _read_code(code, setup)]
-        return CodeTests(tuple(cases), setup=setup)
+        return _asserts_with_setup(form)
     if "inputs" in form and "outputs" in form:
         return CodeTests(tuple(_input_output(form)))
     for key in ("tests", "test_cases", "input_output"):
@@ -188,40 +185,52 @@ def _human_eval(prompt: str, code: str, entry_point: str) -> CodeTests:
     return CodeTests(tuple(cases or [script]), prompt, entry_point=entry_point)
 
 
+def _asserts_with_setup(form: Mapping[str, Any]) -> CodeTests:
+    """MBPP: asserts, and code that makes what they need. If a condition needs it, it is the judge's, else it runs with
+    the submission; imports do in any case, since solutions rely on them."""
+    imports = "\n".join(form.get("test_imports") or ())
+    setup = f"{imports}\n{form.get('test_setup_code') or ''}".strip()
+    given = code_names.bound(ast.parse(setup))
+    cases = [test for code in form["test_list"] for test in _read_code(code, setup)]
+    if not any(isinstance(test, ScriptTest) for test in cases):
+        return CodeTests(tuple(cases), setup=setup)
+    lines = [ast.unparse(node) for node in ast.parse(setup).body if isinstance(node, ast.Import | ast.ImportFrom)]
+    if "\n".join(lines) != setup:
+        cases = [
+            _script(test.source, setup)
+            if isinstance(test, AssertTest) and code_names.used(ast.parse(test.source)) & given
+            else test
+            for test in cases
+        ]
+    return CodeTests(tuple(cases), setup="\n".join(lines))
+
+
 def _read_code(code: str, setup: str = "") -> list[Test]:
     """Test code: its asserts one by one if they are simple, else the code as a whole, for a judge."""
     tree = ast.parse(code)
-    asserts = _all_asserts(tree.body, None)
-    if asserts is not None:
-        return list(asserts)
-    return [ScriptTest(code, _free_names(ast.parse(f"{setup}\n{code}")), setup)]
+    whole = ast.parse(f"{setup}\n{code}")
+    asserts = _all_asserts(tree.body, None, code_names.bound(ast.parse(setup)) | code_names.imports(whole).keys())
+    return [_script(code, setup)] if asserts is None else list(asserts)
 
 
-def _all_asserts(body: Sequence[ast.stmt], names: dict[str, str] | None) -> list[AssertTest] | None:
+def _script(code: str, setup: str) -> ScriptTest:
+    whole = ast.parse(f"{setup}\n{code}")
+    imports = code_names.imports(whole)
+    names = sorted(code_names.free(whole) - imports.keys())
+    return ScriptTest(code, {name: name for name in names}, "\n".join([*imports.values(), setup]))
+
+
+def _all_asserts(
+    body: Sequence[ast.stmt], names: dict[str, str] | None, tests: Collection[str] = ()
+) -> list[AssertTest] | None:
     """The asserts that a piece of code consists of; None if it does anything else."""
     found = []
     for node in body:
         if isinstance(node, ast.Pass) or (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)):
             continue
-        test = assert_test(node, names) if isinstance(node, ast.Assert) else None
+        test = assert_test(node, names, tests) if isinstance(node, ast.Assert) else None
         if test is not None:
             found.append(test)
         elif not (isinstance(node, ast.Assert) and isinstance(node.test, ast.Constant) and node.test.value):
             return None  # `assert True` is in published tests, and says nothing
     return found
-
-
-def _free_names(tree: ast.AST) -> dict[str, str]:
-    """The names that code uses and nobody gives: those of the submission."""
-    names = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
-    given = {node.id for node in names if not isinstance(node.ctx, ast.Load)} | set(vars(builtins))
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            given.add(node.name)
-        elif isinstance(node, ast.alias):
-            given.add((node.asname or node.name).partition(".")[0])
-        elif isinstance(node, ast.arg):
-            given.add(node.arg)
-        elif isinstance(node, ast.ExceptHandler) and node.name:
-            given.add(node.name)
-    return {node.id: node.id for node in names if node.id not in given}
