@@ -85,7 +85,9 @@ class Posing:
     __hash__ = None  # type: ignore[assignment]
 
 
-@pytest.mark.parametrize("value", [object(), Posing(), {"a": [len]}, type, print])
+@pytest.mark.parametrize(
+    "value", [object(), Posing(), {"a": [len]}, type, print], ids=["object", "posing", "inside", "type", "function"]
+)
 def test_what_is_no_data_is_refused(value: Any):
     """Functions, classes, and objects that pose as data are no data."""
     with pytest.raises((NotPlainError, TypeError)):
