@@ -34,6 +34,7 @@ class Container:
         self.id, self.name, self.body, self.group = secrets.token_hex(32), name, body, group
         self.created = time.time()
         self.process = None
+        self.frozen = False
         self.attached = None
         self.pumps = []
 
@@ -225,7 +226,7 @@ class FakeEngine:
         process = found.process
         reader, writer = found.attached or (None, None)
         inward = asyncio.ensure_future(_feed(reader, process.stdin)) if reader else None
-        await asyncio.gather(_frames(process.stdout, 1, writer), _frames(process.stderr, 2, writer))
+        await asyncio.gather(_frames(found, process.stdout, 1, writer), _frames(found, process.stderr, 2, writer))
         await process.wait()
         if inward is not None:
             inward.cancel()
@@ -302,9 +303,9 @@ async def _feed(reader, stdin):
     stdin.close()
 
 
-async def _frames(stream, number, writer):
+async def _frames(found, stream, number, writer):
     while data := await stream.read(1 << 16):
-        if writer is not None:
+        if writer is not None and not found.frozen:
             with contextlib.suppress(ConnectionError):
                 writer.write(struct.pack(">BxxxI", number, len(data)) + data)
                 await writer.drain()

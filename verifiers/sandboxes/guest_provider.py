@@ -71,6 +71,13 @@ class RemoteSandbox(GuestSandbox):
         super().__init__(life.name, spec, life.channel, environment)
         self.life = life
 
+    async def watch(self, seconds: float) -> None:
+        """Try the connection while somebody waits for it: one that is dead may look like a command that is silent."""
+        while self.channel.error is None:
+            await asyncio.sleep(seconds)
+            if not self.channel.idle_s:
+                await self.alive()
+
     async def delete(self) -> None:
         await outlast(self.life.end())
 
@@ -80,6 +87,8 @@ class GuestProvider(Provider):
 
     starts = 4 * (os.cpu_count() or 1)
     """So many are made at once."""
+    ping_s = 60.0
+    """After so long a connection that somebody waits for is tried."""
 
     def __init__(self) -> None:
         self._starting = asyncio.Semaphore(self.starts)
@@ -151,6 +160,8 @@ class GuestProvider(Provider):
                 raise
             self._sandboxes[name] = sandbox
             sandbox.life.settle(spec)
+            watching = asyncio.ensure_future(sandbox.watch(self.ping_s))
+            channel.closed.add_done_callback(lambda _: watching.cancel())
             return sandbox
 
     def _refuse_closed(self) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import sys
 
 import pytest
 
@@ -17,6 +18,7 @@ from verifiers.errors import (
     SandboxUnreachableError,
     SandboxUnsupportedError,
 )
+from verifiers.sandboxes import guest_sandbox
 from verifiers.sandboxes.docker import engine as engines
 from verifiers.sandboxes.docker.container import OWNER_LABEL
 from verifiers.sandboxes.docker.provider import DockerProvider
@@ -50,6 +52,15 @@ async def test_broken_connections_start_one_container(engine, provider):
         assert not engine.faults
         assert not engine.containers
         engine.starts = 0
+
+
+async def test_a_container_that_was_made_without_our_hearing_is_removed(engine, provider):
+    """When all answers to a creation are lost the error says so, and no container stays."""
+    engine.faults = [("POST", "/containers/create", DROP_AFTER)] * 3
+    with pytest.raises(SandboxUnreachableError):
+        await provider.create(SandboxSpec())
+    assert ("DELETE", engine.requests[-1][1]) == engine.requests[-1]
+    assert (engine.starts, engine.containers) == (0, {})
 
 
 async def test_a_busy_engine_is_asked_again_and_then_named(engine, provider):
@@ -124,6 +135,52 @@ async def test_a_container_ends_with_its_connection(engine, provider):
 
     await until(gone)
     assert not engine.faults
+
+
+async def test_a_connection_that_freezes_is_noticed_without_a_deadline(engine, provider, monkeypatch):
+    """A command that may run for ever is not waited for over a connection that says nothing any more."""
+    monkeypatch.setattr(DockerProvider, "ping_s", 0.05)
+    sandbox = await provider.create(SandboxSpec())
+    process = await sandbox.start(_endless())
+    await anext(process.output())
+    assert await sandbox.alive()
+    monkeypatch.setattr(guest_sandbox, "ANSWER_S", 0.1)
+    engine.containers[sandbox.id].frozen = True
+    with pytest.raises(SandboxDiedError, match="does not answer"):
+        await process.wait()
+    await sandbox.delete()
+    assert not engine.containers
+
+
+OWNER = """
+import asyncio, sys
+from verifiers.sandboxes.docker.provider import DockerProvider
+from verifiers.sandboxes.spec import SandboxSpec, command
+
+async def main():
+    provider = DockerProvider(sys.argv[1])
+    sandbox = await provider.create(SandboxSpec())
+    await sandbox.start(command("setsid sleep 7901 & sleep 7901", timeout=None))
+    print("made", flush=True)
+    await asyncio.sleep(1000)
+
+asyncio.run(main())
+"""
+
+
+async def test_a_killed_process_leaves_no_container(engine):
+    """After SIGKILL of the process that has it a container ends with all that runs in it, by itself."""
+    owner = await asyncio.create_subprocess_exec(sys.executable, "-c", OWNER, engine.address, stdout=-1)
+    assert await owner.stdout.readline() == b"made\n"
+    assert len(engine.containers) == 1
+    owner.kill()
+    await owner.wait()
+
+    async def gone():
+        return not engine.containers
+
+    await until(gone)
+    assert not any(method == "DELETE" for method, _ in engine.requests)
 
 
 async def test_containers_of_owners_that_are_gone_are_reaped(engine, provider):

@@ -65,13 +65,6 @@ class PrimeSandbox(RemoteSandbox):
             raise self.channel.error.with_traceback(None)
         return Usage()
 
-    async def watch(self, seconds: float) -> None:
-        """Try the connection while somebody waits for it: one that is dead may look like a command that is silent."""
-        while self.channel.error is None:
-            await asyncio.sleep(seconds)
-            if not self.channel.idle_s:
-                await self.alive()
-
 
 class PrimeProvider(GuestProvider):
     """Machines of one account.
@@ -98,6 +91,7 @@ class PrimeProvider(GuestProvider):
         self._team = team or os.environ.get("PRIME_TEAM_ID") or None
         url = url or os.environ.get("PRIME_API_BASE_URL") or os.environ.get("PRIME_BASE_URL") or URL
         self._api = Api(url, self._key, patience=patience or Patience())
+        self.ping_s = self._api.patience.ping
         self._deleter = Deleter(self._api)
         self._image, self._region = image, region
         self._ids: dict[str, str | None] = {}
@@ -158,8 +152,6 @@ class PrimeProvider(GuestProvider):
             raise SandboxNotReadyError(f"the agent did not answer within {READY_S:g} seconds") from None
         except SandboxDiedError as error:
             raise _silent(spec, session.words or str(error)) from None
-        watching = asyncio.ensure_future(sandbox.watch(self._api.patience.ping))
-        channel.closed.add_done_callback(lambda _: watching.cancel())
         return sandbox
 
     def _described(self, name: str, spec: SandboxSpec) -> dict[str, Any]:
