@@ -3,6 +3,7 @@ that never returns.
 
     outcome = run_to_end(main())                     # instead of asyncio.run
     ended = await ends_within(task, seconds=5)       # cancel and wait, but not for ever
+    await shielded(release())                        # to its end, also if this task is cancelled
     result = Background("name").run(main())          # on a loop in a thread of its own, for who has none
 """
 
@@ -11,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -39,6 +40,28 @@ async def ends_within(task: asyncio.Task[Any], seconds: float = GRACE_S) -> bool
     _left_behind.add(task)
     task._log_destroy_pending = False  # type: ignore[attr-defined]  # it has been told of
     return False
+
+
+async def shielded(work: Awaitable[T], on_cancel: Callable[[], None] | None = None) -> T:
+    """The outcome of work that must not be cut short: if the caller is cancelled, that shows after its end.
+
+    on_cancel: told when the caller is cancelled.
+    """
+    task = asyncio.ensure_future(work)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait({task})
+        except asyncio.CancelledError as error:
+            cancelled = error
+            if on_cancel is not None:
+                on_cancel()
+    if cancelled is None:
+        return task.result()
+    raised = None if task.cancelled() else task.exception()
+    if raised is not None and not isinstance(raised, Exception):
+        raise raised
+    raise cancelled from raised
 
 
 class _Executor(ThreadPoolExecutor):

@@ -9,7 +9,6 @@ import pytest
 
 from tests.support.play import FunctionClient, environment, questions
 from verifiers.decorators import cleanup, stop
-from verifiers.envs.lifecycle import shielded
 from verifiers.envs.multiturn_env import MultiTurnEnv
 from verifiers.errors import (
     AuthenticationError,
@@ -19,6 +18,7 @@ from verifiers.errors import (
     RewardError,
 )
 from verifiers.evals.saved_rollouts import task_of
+from verifiers.loops import shielded
 from verifiers.rollouts import retries
 from verifiers.rollouts.encoding import encode_record, from_json
 from verifiers.rollouts.engine import Engine

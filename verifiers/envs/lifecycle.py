@@ -26,7 +26,7 @@ from verifiers.errors import (
     as_error,
     is_failure,
 )
-from verifiers.loops import GRACE_S, ends_within
+from verifiers.loops import GRACE_S, ends_within, shielded
 from verifiers.scopes import current_scope
 from verifiers.types import State
 
@@ -212,26 +212,3 @@ def _record_cleanup_error(state: State, name: str, error: BaseException) -> None
     typed = as_error(error, EnvironmentCodeError, f"cleanup handler {name}")
     state.setdefault("cleanup_errors", []).append({"handler": name, **error_record(typed)})
     logger.warning("cleanup handler %s failed: %s", name, typed)
-
-
-async def shielded(awaitable: Awaitable[Any], on_cancel: Callable[[], None] | None = None) -> None:
-    """Await to the end whatever happens to the awaiting task, then let a cancellation through, or what was raised.
-
-    on_cancel: told when the awaiting task is cancelled.
-    """
-    task = asyncio.ensure_future(awaitable)
-    cancelled: asyncio.CancelledError | None = None
-    while not task.done():
-        try:
-            await asyncio.wait({task})
-        except asyncio.CancelledError as error:
-            cancelled = error
-            if on_cancel is not None:
-                on_cancel()
-    if cancelled is None:
-        task.result()
-        return
-    raised = None if task.cancelled() else task.exception()
-    if raised is not None and not isinstance(raised, Exception):
-        raise raised
-    raise cancelled from raised

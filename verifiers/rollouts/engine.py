@@ -21,9 +21,10 @@ from typing import Any
 
 from verifiers.clients.client import as_client
 from verifiers.envs.environment import Environment, merge_sampling_args
-from verifiers.envs.lifecycle import clean_up, shielded
+from verifiers.envs.lifecycle import clean_up
 from verifiers.error_text import error_record
 from verifiers.errors import EnvironmentCodeError, RewardError, as_error, is_failure
+from verifiers.loops import shielded
 from verifiers.rollouts.interpreter import tuned_interpreter
 from verifiers.rollouts.plan import PlannedRollout, RowReader, Rows, plan_rollouts, sampling_seed_of
 from verifiers.rollouts.records import seal

@@ -23,10 +23,10 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, Self
 
-from verifiers.envs.lifecycle import CLEANUP_SECONDS, shielded
+from verifiers.envs.lifecycle import CLEANUP_SECONDS
 from verifiers.error_text import error_record
 from verifiers.errors import ConfigError, EnvironmentCodeError, Error, LimitError, as_error
-from verifiers.loops import GRACE_S, ends_within
+from verifiers.loops import GRACE_S, ends_within, shielded
 from verifiers.rollouts.engine import OnSealed
 from verifiers.rollouts.plan import PlannedRollout, RowReader, Rows, rollout_id_of, task_id_of
 from verifiers.types import Outcome, RolloutOutput, SamplingArgs, State

@@ -16,10 +16,10 @@ from dataclasses import replace
 from typing import Any
 
 from verifiers.errors import SandboxCreationError, SandboxDiedError, SandboxError
+from verifiers.loops import shielded
 from verifiers.sandboxes.channel import Channel
 from verifiers.sandboxes.guest_sandbox import GuestSandbox
 from verifiers.sandboxes.lifetime import Lifetime
-from verifiers.sandboxes.pooled import outlast
 from verifiers.sandboxes.results import SandboxInfo
 from verifiers.sandboxes.sandbox import Provider, Sandbox
 from verifiers.sandboxes.spec import SandboxSpec
@@ -79,7 +79,7 @@ class RemoteSandbox(GuestSandbox):
                 await self.alive()
 
     async def delete(self) -> None:
-        await outlast(self.life.end())
+        await shielded(self.life.end())
 
 
 class GuestProvider(Provider):
@@ -131,7 +131,7 @@ class GuestProvider(Provider):
                 task.cancel()
                 await asyncio.wait({task})
                 if not task.cancelled() and task.exception() is None:
-                    await outlast(task.result().life.end())
+                    await shielded(task.result().life.end())
             if self._closed and not _is_cancelled():
                 raise SandboxCreationError("the provider was closed while the sandbox started") from None
             raise
@@ -154,7 +154,7 @@ class GuestProvider(Provider):
                 self._refuse_closed()
             except BaseException as error:
                 channel.fail(SandboxDiedError("the sandbox did not start"))
-                await outlast(asyncio.ensure_future(self._undo(name)))
+                await shielded(self._undo(name))
                 if type(error) is SandboxError:
                     raise SandboxCreationError(*error.args) from error
                 raise
@@ -206,7 +206,7 @@ class GuestProvider(Provider):
         if self._making:
             await asyncio.wait(set(self._making))
         ends: list[Any] = [life.end() if life else self.discard(name) for name, life in list(self._lives.items())]
-        outcomes = await outlast(asyncio.ensure_future(_all(ends)))
+        outcomes = await shielded(_all(ends))
         await self.disconnect()
         if failure := next((one for one in outcomes if isinstance(one, BaseException)), None):
             raise failure

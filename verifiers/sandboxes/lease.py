@@ -14,7 +14,8 @@ from collections.abc import Awaitable, Callable, Generator
 from typing import Any, Self
 
 from verifiers.errors import SandboxError
-from verifiers.sandboxes.pooled import PooledSandbox, outlast
+from verifiers.loops import shielded
+from verifiers.sandboxes.pooled import PooledSandbox
 from verifiers.sandboxes.sandbox import Provider, Sandbox
 from verifiers.sandboxes.spec import SandboxSpec
 
@@ -84,7 +85,7 @@ class Lease:
         """Delete the sandbox, or stop its start. Again: nothing happens. Not cut short by cancellation."""
         if self._release is None:
             self._release = asyncio.create_task(self._end())
-        await outlast(self._release)
+        await shielded(self._release)
 
     async def __aenter__(self) -> Self:
         return self
@@ -99,7 +100,7 @@ class Lease:
             if self._setup is not None:
                 await self._setup(sandbox)
         except BaseException:
-            await outlast(asyncio.create_task(sandbox.delete()))
+            await shielded(sandbox.delete())
             raise
         if isinstance(sandbox, PooledSandbox):
             self.hit = sandbox.hit

@@ -29,8 +29,9 @@ from verifiers.errors import (
     SandboxError,
     SandboxNotReadyError,
 )
+from verifiers.loops import shielded
 from verifiers.sandboxes.pool_kinds import Kind, PoolStats
-from verifiers.sandboxes.pooled import PooledSandbox, outlast
+from verifiers.sandboxes.pooled import PooledSandbox
 from verifiers.sandboxes.results import Capabilities, SandboxInfo
 from verifiers.sandboxes.sandbox import Provider, Sandbox
 from verifiers.sandboxes.spec import SandboxSpec, check_limit
@@ -165,7 +166,7 @@ class SandboxPool(Provider):
         """Delete all, also what others still use, and close the provider."""
         if self._closing is None:
             self._closing = asyncio.create_task(self._close())
-        await outlast(self._closing)
+        await shielded(self._closing)
 
     # --- beyond a provider ------------------------------------------------------------------------------------
 
@@ -343,7 +344,7 @@ class SandboxPool(Provider):
             kind.failures, kind.rests_until = 0, 0.0
             kind.starts.append(_now() - began)
             if self._closing is not None:
-                await outlast(self._end(sandbox))
+                await shielded(self._end(sandbox))
             elif waiter := next((waiter for waiter in self._waiting() if waiter.kind is kind), None):
                 self._give(waiter, sandbox, None)
             else:
@@ -442,7 +443,7 @@ async def _undone(task: asyncio.Task[PooledSandbox]) -> None:
     """Cancel a creation; what it has made after all is deleted."""
     task.cancel()
     with contextlib.suppress(asyncio.CancelledError, SandboxError):
-        await (await outlast(task)).delete()
+        await (await shielded(task)).delete()
 
 
 def _closed() -> SandboxError:

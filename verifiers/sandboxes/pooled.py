@@ -5,27 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
 
 from verifiers.errors import SandboxError
+from verifiers.loops import shielded
 from verifiers.sandboxes.results import ExecResult, FileStat, Usage
 from verifiers.sandboxes.sandbox import Process, Sandbox
 from verifiers.sandboxes.spec import Command
-
-T = TypeVar("T")
-
-
-async def outlast(task: asyncio.Task[T]) -> T:
-    """The outcome of a task that must not be cut short: if the caller is cancelled, that shows after its end."""
-    cancelled: asyncio.CancelledError | None = None
-    while not task.done():
-        try:
-            await asyncio.wait({task})
-        except asyncio.CancelledError as error:
-            cancelled = error
-    if cancelled is not None:
-        raise cancelled
-    return task.result()
 
 
 class PooledSandbox(Sandbox):
@@ -50,7 +35,7 @@ class PooledSandbox(Sandbox):
 
     async def delete(self) -> None:
         """Delete it; the pool has room for another then."""
-        if not self._deleted and (failure := await outlast(self._end())) is not None:
+        if not self._deleted and (failure := await shielded(self._end())) is not None:
             raise failure
         self._deleted = True
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from verifiers.errors import SandboxError
+from verifiers.loops import shielded
 from verifiers.sandboxes.guest.agent.wire import pack
 from verifiers.sandboxes.results import ExecResult
 from verifiers.sandboxes.spec import MIB
@@ -92,10 +93,8 @@ class Line:
 
     async def _stop(self, number: bytes) -> None:
         """Stop a request whose caller has been cancelled; if that does not help, the keeper goes."""
-        stop = asyncio.create_task(self._stopped(number))
-        while not stop.done():
-            with contextlib.suppress(asyncio.CancelledError):
-                await asyncio.wait({stop})
+        with contextlib.suppress(asyncio.CancelledError):
+            await shielded(self._stopped(number))
 
     async def _stopped(self, number: bytes) -> None:
         try:

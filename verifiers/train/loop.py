@@ -23,8 +23,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from verifiers.clients.sampler import Sampler
-from verifiers.envs.lifecycle import shielded
 from verifiers.errors import Error, StoreError, TrainingError
+from verifiers.loops import shielded
 from verifiers.train.advantages import Rae
 from verifiers.train.buffer import Batch
 from verifiers.train.checkpoint import UNREADABLE, Checkpoints, RunState, unreadable

@@ -26,13 +26,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from verifiers.envs.lifecycle import shielded
 from verifiers.errors import (
     ClusterError,
     ConfigError,
     MissingExtraError,
     MissingKeyError,
 )
+from verifiers.loops import shielded
 from verifiers.rollouts.workers.messages import Load
 from verifiers.rollouts.workers.ray import RayLink
 from verifiers.rollouts.workers.relay import Relay

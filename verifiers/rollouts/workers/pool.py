@@ -25,8 +25,8 @@ from typing import Any
 import orjson
 
 from verifiers.clients.cache import CacheCounts
-from verifiers.envs.lifecycle import shielded
 from verifiers.errors import Error, InfraError, ProtocolError, WorkerDiedError, as_error
+from verifiers.loops import shielded
 from verifiers.rollouts.engine import OnSealed
 from verifiers.rollouts.plan import PlannedRollout, Rows
 from verifiers.rollouts.workers.dispatch import Group, Queue

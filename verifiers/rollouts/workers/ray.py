@@ -13,9 +13,9 @@ from collections import deque
 from collections.abc import AsyncIterator, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
-from verifiers.envs.lifecycle import shielded
 from verifiers.envs.provenance import package_version
 from verifiers.errors import ClusterError, Error, WorkerDiedError
+from verifiers.loops import shielded
 from verifiers.rollouts.workers.link import check_hello, check_ready
 from verifiers.rollouts.workers.messages import (
     FromWorker,

@@ -24,6 +24,7 @@ from verifiers.errors import (
     SandboxNotReadyError,
     SandboxUnsupportedError,
 )
+from verifiers.loops import shielded
 from verifiers.sandboxes.channel import Channel
 from verifiers.sandboxes.docker import ownership
 from verifiers.sandboxes.docker.container import HOME, OWNER_LABEL, described
@@ -32,7 +33,6 @@ from verifiers.sandboxes.docker.sandbox import DockerSandbox
 from verifiers.sandboxes.docker.stream import Attached
 from verifiers.sandboxes.guest_program import agent_source
 from verifiers.sandboxes.guest_provider import GuestProvider, Life
-from verifiers.sandboxes.pooled import outlast
 from verifiers.sandboxes.results import Capabilities
 from verifiers.sandboxes.spec import SandboxSpec
 
@@ -110,7 +110,7 @@ class DockerProvider(GuestProvider):
         making = asyncio.ensure_future(
             self.engine.ask("POST", "/containers/create", query={"name": name}, body=body, also=(400, 404, 409))
         )
-        status, made = await outlast(making)
+        status, made = await shielded(making)
         if status in (400, 404):
             raise SandboxUnsupportedError(f"the container engine refuses the sandbox: {message_of(made)}")
         streams = Attached(channel)

@@ -25,6 +25,7 @@ from verifiers.errors import (
     SandboxCreationError,
     SandboxUnsupportedError,
 )
+from verifiers.loops import shielded
 from verifiers.sandboxes.channel import Channel
 from verifiers.sandboxes.local import owners, plain, probe
 from verifiers.sandboxes.local.confinement import Confinement, Confiner
@@ -32,7 +33,6 @@ from verifiers.sandboxes.local.launch import Spawner, find_bubblewrap
 from verifiers.sandboxes.local.root import HOME, Builder, Root
 from verifiers.sandboxes.local.sandbox import Life, LocalSandbox
 from verifiers.sandboxes.local.spawner import STAGE
-from verifiers.sandboxes.pooled import outlast
 from verifiers.sandboxes.results import Capabilities, SandboxInfo
 from verifiers.sandboxes.sandbox import Provider, Sandbox
 from verifiers.sandboxes.spec import ISOLATION_LEVELS, Isolation, SandboxSpec
@@ -144,7 +144,7 @@ class LocalProvider(Provider):
             self._sandboxes[life.id] = sandbox
             return sandbox
         except BaseException:
-            await outlast(life.end())
+            await shielded(life.end())
             raise
 
     async def _start(self, life: Life, spec: SandboxSpec, root: Root, agent: list[str]) -> LocalSandbox:
@@ -263,7 +263,7 @@ class LocalProvider(Provider):
 
     async def close(self) -> None:
         self._closed = True
-        await asyncio.gather(*(outlast(life.end()) for life in list(self._lives.values())))
+        await asyncio.gather(*(shielded(life.end()) for life in list(self._lives.values())))
         spawner, confiner, state = self._spawner, self._confiner, self._state
         self._spawner = self._confiner = self._state = None
         if spawner is not None:

@@ -11,12 +11,12 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from verifiers.errors import SandboxCreationError, SandboxDiedError, SandboxError, SandboxNotReadyError
+from verifiers.loops import shielded
 from verifiers.sandboxes.channel import Channel
 from verifiers.sandboxes.guest_sandbox import GuestSandbox
 from verifiers.sandboxes.lifetime import Lifetime
 from verifiers.sandboxes.local.confinement import Confinement
 from verifiers.sandboxes.local.launch import Child, Spawner
-from verifiers.sandboxes.pooled import outlast
 from verifiers.sandboxes.results import ExecResult, FileStat, Usage
 from verifiers.sandboxes.spec import SandboxSpec
 
@@ -160,4 +160,4 @@ class LocalSandbox(GuestSandbox):
         return self.life.confinement.usage()
 
     async def delete(self) -> None:
-        await outlast(self.life.end())
+        await shielded(self.life.end())

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from verifiers.errors import Error, SandboxDiedError, SandboxError
+from verifiers.loops import shielded
 from verifiers.sandboxes.node.link import FAILURES, PATIENCE, Link, Patience
 from verifiers.sandboxes.node.transfers import PIECE, received, sent
 from verifiers.sandboxes.node.wire import (
@@ -163,8 +164,7 @@ class NodeSandbox(Sandbox):
 
     async def delete(self) -> None:
         with suppress(SandboxDiedError):
-            deleting = asyncio.create_task(self.ask("delete", {}))
-            await _to_its_end(deleting)
+            await shielded(self.ask("delete", {}))
 
 
 class NodeProvider(Provider):
@@ -227,7 +227,7 @@ class NodeProvider(Provider):
             await asyncio.gather(self._beating, return_exceptions=True)
             self._beating = None
             try:
-                await _to_its_end(asyncio.create_task(self.link.ask("/leave", {})))
+                await shielded(self.link.ask("/leave", {}))
             except SandboxError as error:
                 logger.warning("node %s was not told that its client has left: %s", self.link.node, error)
         await self.link.close()
@@ -250,17 +250,3 @@ class NodeProvider(Provider):
                 await self.link.beat()
             except Error as error:
                 logger.warning("node %s: %s", self.link.node, error)
-
-
-async def _to_its_end(task: asyncio.Task[Any]) -> Any:
-    """Wait for it, whether this task is cancelled meanwhile or not; that is raised afterwards."""
-    cancelled: asyncio.CancelledError | None = None
-    while not task.done():
-        try:
-            await asyncio.wait({task})
-        except asyncio.CancelledError as error:
-            cancelled = error
-    if cancelled is not None:
-        raise cancelled
-    return task.result()
-

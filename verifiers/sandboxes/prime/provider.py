@@ -31,11 +31,11 @@ from verifiers.errors import (
     SandboxUnreachableError,
     SandboxUnsupportedError,
 )
+from verifiers.loops import shielded
 from verifiers.sandboxes.channel import Channel
 from verifiers.sandboxes.guest_program import agent_source
 from verifiers.sandboxes.guest_provider import GuestProvider, Life, RemoteSandbox
 from verifiers.sandboxes.local.owners import start_time, world
-from verifiers.sandboxes.pooled import outlast
 from verifiers.sandboxes.prime.api import KEY_HINT, Api, Patience
 from verifiers.sandboxes.prime.deleting import Deleter
 from verifiers.sandboxes.prime.session import BOOT, Gateway, Session
@@ -128,7 +128,7 @@ class PrimeProvider(GuestProvider):
         # Not cut short: a machine whose number never came would be found by its label only.
         asking = asyncio.ensure_future(self._api.ask("POST", "/sandbox", body=body, also=(404,)))
         try:
-            status, made = await outlast(asking)
+            status, made = await shielded(asking)
         except SandboxUnsupportedError:
             del self._ids[name]  # it was refused: there is nothing to look for
             raise
