@@ -75,14 +75,15 @@ class LocalProvider(Provider):
         self._bubblewrap = ("", "")
         self._builder: Builder | None = None
         self._spawner: Spawner | None = None
+        self._preparing = asyncio.Lock()
         self._starting = asyncio.Semaphore(STARTS)
         self._lives: dict[str, Life] = {}
         self._sandboxes: dict[str, LocalSandbox] = {}
         self._by_key: dict[str, asyncio.Task[LocalSandbox]] = {}
-        self._closed = False
+        self._closing: asyncio.Task[None] | None = None
 
     async def capabilities(self) -> Capabilities:
-        _, _, confiner = self._prepared()
+        _, _, confiner = await self._prepare()
         found = confiner.capabilities()
         network = {"open"} if self.level == "none" else {"none", "open"}
         own_files = self.level == "namespace"
@@ -107,13 +108,13 @@ class LocalProvider(Provider):
     async def _create(self, spec: SandboxSpec) -> LocalSandbox:
         self._check(spec)
         async with self._starting:
+            _, builder, _ = await self._prepare()
             self._check(spec)  # it may have been closed meanwhile
-            _, builder, _ = self._prepared()
             first, *others = builder.agents(spec)
             try:
                 return await self._try(spec, first)
             except SandboxCreationError as error:
-                if spec.image == "host" or builder.knows(spec) or self._closed:
+                if spec.image == "host" or builder.knows(spec) or self._closing:
                     raise
                 return await self._try_others(spec, others, error)
 
@@ -199,7 +200,7 @@ class LocalProvider(Provider):
         return plain.launcher(builder.python, builder.agent, limits, "3")
 
     def _check(self, spec: SandboxSpec) -> None:
-        if self._closed:
+        if self._closing:
             raise SandboxCreationError("this provider is closed")
         if ISOLATION_LEVELS.index(spec.isolation) > ISOLATION_LEVELS.index(self.level):
             asked = f"isolation {spec.isolation!r} was asked for"
@@ -214,18 +215,29 @@ class LocalProvider(Provider):
         if not isinstance(spec.network, str):
             raise SandboxUnsupportedError("a list of hosts that may be reached cannot be enforced on this machine")
 
+    async def _prepare(self) -> tuple[Spawner, Builder, Confiner]:
+        """What all sandboxes have in common; made once, in a thread, since it takes as long as some sandboxes do."""
+        async with self._preparing:
+            if self._closing is None and self._builder is None:
+                await shielded(asyncio.to_thread(self._make))  # cut short, it would leave what nobody knows of
+        return self._prepared()
+
+    def _make(self) -> None:
+        probe.require(self.level)
+        owners.sweep()
+        if self.level == "namespace":
+            self._bubblewrap = find_bubblewrap()
+        if self._root is not None:
+            self._root.mkdir(parents=True, exist_ok=True)
+        if self._state is None:
+            self._state = Path(tempfile.mkdtemp(prefix="verifiers-sandboxes-", dir=self._root))
+        self._state.chmod(0o711)  # where there are no mounts, sandboxes find their directories below it
+        self._confiner = Confiner(self._state, level=self.level, allowed_calls=self._allowed_calls)
+        self._builder = Builder(self._state, venv=self._venv)
+
     def _prepared(self) -> tuple[Spawner, Builder, Confiner]:
         if self._builder is None or self._confiner is None:
-            probe.require(self.level)
-            owners.sweep()
-            if self.level == "namespace":
-                self._bubblewrap = find_bubblewrap()
-            if self._root is not None:
-                self._root.mkdir(parents=True, exist_ok=True)
-            self._state = Path(tempfile.mkdtemp(prefix="verifiers-sandboxes-", dir=self._root))
-            self._state.chmod(0o711)  # where there are no mounts, sandboxes find their directories below it
-            self._confiner = Confiner(self._state, level=self.level, allowed_calls=self._allowed_calls)
-            self._builder = Builder(self._state, venv=self._venv)
+            raise SandboxCreationError("this provider is closed")
         if self._spawner is None or not self._spawner.alive:
             self._spawner = Spawner()
         return self._spawner, self._builder, self._confiner
@@ -262,16 +274,23 @@ class LocalProvider(Provider):
         return owners.sweep()
 
     async def close(self) -> None:
-        self._closed = True
-        await asyncio.gather(*(shielded(life.end()) for life in list(self._lives.values())))
-        spawner, confiner, state = self._spawner, self._confiner, self._state
-        self._spawner = self._confiner = self._state = None
-        if spawner is not None:
-            spawner.close()
-        if confiner is not None:
-            confiner.close()
-        if state is not None:
-            shutil.rmtree(state, ignore_errors=True)
+        if self._closing is None:
+            self._closing = asyncio.ensure_future(self._close())
+        await shielded(self._closing)
+
+    async def _close(self) -> None:
+        async with self._preparing:
+            ends = [life.end() for life in self._lives.values()]
+            outcomes = await asyncio.gather(*ends, return_exceptions=True)
+            if self._spawner is not None:
+                self._spawner.close()
+            if self._confiner is not None:
+                self._confiner.close()
+            if self._state is not None:
+                shutil.rmtree(self._state, ignore_errors=True)
+            self._spawner = self._confiner = self._builder = self._state = None
+        if failure := next((one for one in outcomes if one is not None), None):
+            raise failure
 
 
 def _within_memory(spec: SandboxSpec, confiner: Confiner) -> SandboxSpec:
