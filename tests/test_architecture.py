@@ -72,7 +72,9 @@ LOADED_LATE = {
     ("verifiers/hub/lock.py", "verifiers.hub.schema"),
     ("verifiers/hub/resolve.py", "verifiers.hub.schema"),
     # aiohttp, which sandboxes of this machine do without
+    ("verifiers/sandboxes/default.py", "verifiers.sandboxes.docker.provider"),
     ("verifiers/sandboxes/default.py", "verifiers.sandboxes.node.cluster"),
+    ("verifiers/sandboxes/default.py", "verifiers.sandboxes.prime.provider"),
 }
 
 # A command outside cli/, which holds torch: it says on its first line what is missing, so it can not fail before.
