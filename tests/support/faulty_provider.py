@@ -21,7 +21,7 @@ class LedgerSandbox(Sandbox):
     """Nothing can be done in it but asking whether it is alive."""
 
     isolation = "none"
-    run = start = attach = read = write = stat = list = mkdir = remove = usage = None
+    run = start = attach = read = write = stat = list = mkdir = remove = upload = download = usage = None
 
     def __init__(self, provider: FaultyProvider, spec: SandboxSpec) -> None:
         self.provider, self.spec, self.id = provider, spec, f"s{next(provider.numbers)}"

@@ -186,6 +186,12 @@ class GuestProcess(Process):
             self._channel.send(wire.STDIN, self._number, bytes(piece))
             view = view[len(piece) :]
 
+    async def feed(self, data: bytes | None) -> None:
+        """Give it all its input; None: it has more to come, or none."""
+        if data is not None:
+            await self.write(data)
+            await self.close_stdin()
+
     async def close_stdin(self) -> None:
         self._channel.send(wire.STDIN, self._number)
 

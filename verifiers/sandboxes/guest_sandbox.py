@@ -22,7 +22,7 @@ from verifiers.sandboxes.guest_process import GuestProcess
 from verifiers.sandboxes.results import ExecResult, FileStat
 from verifiers.sandboxes.sandbox import Process, Sandbox
 from verifiers.sandboxes.spec import Command, SandboxSpec
-from verifiers.sandboxes.trees import TreeError, TreeWriter, read_tree
+from verifiers.sandboxes.trees import TreeError, TreeWriter, pieces_of
 
 PIECE = 1 << 20
 """Bytes of a file in one frame."""
@@ -85,9 +85,7 @@ class GuestSandbox(Sandbox):
     async def run(self, command: Command) -> ExecResult:
         process = self._launch(command, live=False)
         try:
-            if command.stdin is not None:
-                await process.write(command.stdin)
-                await process.close_stdin()
+            await process.feed(command.stdin)
             return await process.wait()
         except asyncio.CancelledError:
             await _shielded(process.kill(), CANCEL_S)
@@ -96,9 +94,11 @@ class GuestSandbox(Sandbox):
     async def start(self, command: Command) -> Process:
         process = self._launch(command, live=True)
         self._processes[process.id] = process
-        if command.stdin is not None:
-            await process.write(command.stdin)
-            await process.close_stdin()
+        try:
+            await process.feed(command.stdin)
+        except asyncio.CancelledError:
+            await _shielded(process.kill(), CANCEL_S)  # nobody knows of it
+            raise
         return process
 
     async def attach(self, process_id: str) -> Process:
@@ -203,7 +203,7 @@ class GuestSandbox(Sandbox):
     async def upload(self, source: Path, target: str) -> None:
         process = self._tree("receive", target, live=True)
         try:
-            for piece in read_tree(source):
+            async for piece in pieces_of(source):
                 await process.write(piece)
                 await self.channel.drained()
             await process.close_stdin()

@@ -119,13 +119,13 @@ class Sandbox(ABC):
     async def remove(self, path: str, *, recursive: bool = False) -> None:
         """Remove a file or directory."""
 
+    @abstractmethod
     async def upload(self, source: Path, target: str) -> None:
         """Copy a file or a directory of the host into the sandbox."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def download(self, source: str, target: Path) -> None:
         """Copy a file or a directory out of the sandbox into a new place; links out and special files are refused."""
-        raise NotImplementedError
 
     @abstractmethod
     async def usage(self) -> Usage:

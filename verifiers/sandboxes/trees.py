@@ -1,6 +1,7 @@
 """Files and directories on their way between the host and an agent: rows of entries, as `guest/agent/wire.py` has them.
 
-    for piece in read_tree(path): …               # of the host, for the agent
+    async for piece in pieces_of(path): …         # of the host, for the agent
+    await from_pieces(pieces, target)             # of an agent, for the host; or step by step:
     writer = TreeWriter(target); writer.feed(piece); writer.finish(); writer.close()
 
 What comes out of a sandbox is hostile: an entry may lie nowhere but in directories that came before it, links may lead
@@ -10,16 +11,20 @@ at the target before all of it was right.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import secrets
 import shutil
 import struct
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 from verifiers.errors import SandboxPathError
 
-PIECE = 1 << 16
+ROW = 1 << 16
+"""Bytes of a file that are read at once."""
+PIECE = 1 << 18
+"""Bytes that are sent at once."""
 MAX_ENTRIES = 200_000
 MAX_BYTES = 8 << 30
 MAX_PATH = 4096
@@ -68,7 +73,7 @@ def _read(path: Path, name: str) -> Iterator[bytes]:
         left = found.st_size
         yield _entry(b"f", found.st_mode, name, left)
         while left:
-            data = file.read(min(PIECE, left))
+            data = file.read(min(ROW, left))
             if not data:
                 raise SandboxPathError(f"{path} shrank while it was uploaded")
             left -= len(data)
@@ -78,6 +83,24 @@ def _read(path: Path, name: str) -> Iterator[bytes]:
 def _entry(kind: bytes, mode: int, name: str, size: int) -> bytes:
     path = os.fsencode(name)
     return _HEAD.pack(kind, mode & 0o777, len(path), size) + path
+
+
+async def pieces_of(source: Path) -> AsyncIterator[bytes]:
+    """What `source` is, read in a thread. FileNotFoundError, SandboxPathError as `read_tree`."""
+    rows = read_tree(source)
+    while piece := await asyncio.to_thread(_joined, rows):
+        yield piece
+
+
+def _joined(rows: Iterator[bytes]) -> bytes:
+    """Some of the rows, of `PIECE` bytes or a little more; empty at their end."""
+    parts, size = [], 0
+    for row in rows:
+        parts.append(row)
+        size += len(row)
+        if size >= PIECE:
+            break
+    return b"".join(parts)
 
 
 # --- out of a sandbox -----------------------------------------------------------------------------------------------
@@ -217,6 +240,19 @@ class TreeWriter:
         if not _leads_in(path, target):
             raise TreeError(f"a link that leads out: {os.fsdecode(path)!r}")
         os.symlink(target, self._place(path))
+
+
+async def from_pieces(pieces: AsyncIterator[bytes], target: Path) -> None:
+    """Make `target` out of pieces, in threads, whole or not at all. SandboxPathError for what may not be in a tree."""
+    writer = await asyncio.to_thread(TreeWriter, target)
+    try:
+        async for piece in pieces:
+            await asyncio.to_thread(writer.feed, piece)
+        await asyncio.to_thread(writer.finish)
+    except TreeError as error:
+        raise SandboxPathError(f"what was sent is no tree: {error}") from None
+    finally:
+        await asyncio.to_thread(writer.close)
 
 
 def _leads_in(path: bytes, target: bytes) -> bool:

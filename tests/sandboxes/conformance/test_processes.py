@@ -145,3 +145,15 @@ async def test_several_read_one_process(sandbox):
     with pytest.raises(asyncio.CancelledError):
         await given_up
     assert (await process.wait()).ok
+
+
+async def test_a_start_that_is_cancelled_leaves_no_process(sandbox):
+    """Nobody has its id: one that was still being fed is killed."""
+    starting = asyncio.create_task(sandbox.start(command("exec sleep 7601", stdin=bytes(1 << 22), timeout=None)))
+    while b"7601" not in (await sandbox.exec("cat /proc/[0-9]*/cmdline | tr '\\0' ' '; true")).stdout:
+        assert not starting.done()
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    found = await sandbox.exec("cat /proc/[0-9]*/cmdline | tr '\\0' ' ' | grep -c '[s]leep 7601'; true")
+    assert found.stdout == b"0\n"

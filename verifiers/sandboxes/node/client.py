@@ -21,7 +21,6 @@ from typing import Any
 from verifiers.errors import Error, SandboxDiedError, SandboxError
 from verifiers.loops import shielded
 from verifiers.sandboxes.node.link import FAILURES, PATIENCE, Link, Patience
-from verifiers.sandboxes.node.transfers import PIECE, received, sent
 from verifiers.sandboxes.node.wire import (
     Answer,
     capabilities_of,
@@ -34,7 +33,7 @@ from verifiers.sandboxes.node.wire import (
 from verifiers.sandboxes.results import Capabilities, Chunk, ExecResult, FileStat, SandboxInfo, Usage
 from verifiers.sandboxes.sandbox import Process, Provider, Sandbox
 from verifiers.sandboxes.spec import Command, SandboxSpec
-from verifiers.sandboxes.trees import TreeWriter
+from verifiers.sandboxes.trees import PIECE, TreeWriter, from_pieces, pieces_of
 
 logger = logging.getLogger(__name__)
 
@@ -141,14 +140,14 @@ class NodeSandbox(Sandbox):
 
     async def upload(self, source: Path, target: str) -> None:
         await self.link.ask(
-            f"{self.path}/tree", method="PUT", query={"path": target}, body=lambda: sent(source), launch=True
+            f"{self.path}/tree", method="PUT", query={"path": target}, body=lambda: pieces_of(source), launch=True
         )
 
     async def download(self, source: str, target: Path) -> None:
         async def attempt() -> None:
             async with self.link.stream(f"{self.path}/tree", {"path": source}) as content:
                 self.link.checked(await receive(content))
-                await received(content.iter_chunked(PIECE), target)
+                await from_pieces(content.iter_chunked(PIECE), target)
 
         await asyncio.to_thread(TreeWriter, target)  # refuses what is there before any work
         await self.link.attempts(attempt)

@@ -32,7 +32,6 @@ from verifiers.errors import (
     SandboxError,
     SandboxUnreachableError,
 )
-from verifiers.sandboxes.node.transfers import PIECE
 from verifiers.sandboxes.node.wire import (
     BEAT,
     BROKEN,
@@ -47,6 +46,7 @@ from verifiers.sandboxes.node.wire import (
     pack,
     receive,
 )
+from verifiers.sandboxes.trees import PIECE
 
 TOKEN_VARIABLE = "VF_SANDBOXD_TOKEN"  # noqa: S105 - the name of a variable
 DONE_KEYS = 20

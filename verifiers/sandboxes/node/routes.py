@@ -18,7 +18,6 @@ from typing import Any
 from aiohttp import web
 
 from verifiers.errors import ConfigError, Error, SandboxBusyError, SandboxUnsupportedError
-from verifiers.sandboxes.node import transfers
 from verifiers.sandboxes.node.actions import ACTIONS, argument
 from verifiers.sandboxes.node.holdings import Holdings
 from verifiers.sandboxes.node.metrics import exposition
@@ -41,6 +40,7 @@ from verifiers.sandboxes.node.wire import (
 )
 from verifiers.sandboxes.sandbox import Provider, Sandbox
 from verifiers.sandboxes.spec import SandboxSpec
+from verifiers.sandboxes.trees import PIECE, from_pieces, pieces_of
 
 logger = logging.getLogger(__name__)
 
@@ -371,7 +371,7 @@ class Routes:
             return Answer({})
 
         try:
-            await transfers.received(request.content.iter_chunked(transfers.PIECE), folder / "tree")
+            await from_pieces(request.content.iter_chunked(PIECE), folder / "tree")
             return await self._reply(request, work)
         finally:
             if not taken:
@@ -394,7 +394,7 @@ class Routes:
                 await response.write(pack(answer))
                 return response
             await response.write(pack(Answer({})))
-            async for piece in transfers.sent(folder / "tree"):
+            async for piece in pieces_of(folder / "tree"):
                 await response.write(piece)
         finally:
             loading.cancel()

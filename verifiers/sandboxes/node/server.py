@@ -35,8 +35,8 @@ from pathlib import Path
 from aiohttp import web
 
 from verifiers.errors import ConfigError
-from verifiers.sandboxes.node import transfers
 from verifiers.sandboxes.node.routes import Routes
+from verifiers.sandboxes.node.scratch import scratch
 from verifiers.sandboxes.sandbox import Provider
 
 LARGEST_BODY = 1 << 30
@@ -141,7 +141,7 @@ class NodeServer:
         self._open.close()
 
     async def _set_up(self) -> web.AppRunner:
-        self._routes.scratch = self._open.enter_context(transfers.scratch(self._scratch))
+        self._routes.scratch = self._open.enter_context(scratch(self._scratch))
         app = web.Application(middlewares=[self._routes.checked], client_max_size=LARGEST_BODY)
         app.add_routes(self._routes.table())
         # A client that hangs up waits no more: `once` decides what becomes of what it began.
