@@ -1,7 +1,7 @@
 """Sessions where there is no bash."""
 
 from verifiers.sandboxes import sessions
-from verifiers.sandboxes.guest_program import keeper_source
+from verifiers.sandboxes.guest.program import keeper_source
 from verifiers.sandboxes.local.provider import LocalProvider
 from verifiers.sandboxes.spec import SandboxSpec
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from verifiers.errors import SandboxError, SandboxPathError
-from verifiers.sandboxes.guest_sandbox import GuestSandbox
+from verifiers.sandboxes.host.sandbox import GuestSandbox
 from verifiers.sandboxes.lease import Lease
 from verifiers.sandboxes.local.provider import LocalProvider
 from verifiers.sandboxes.pool import SandboxPool

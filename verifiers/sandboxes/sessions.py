@@ -27,7 +27,7 @@ from verifiers.errors import (
     SandboxNotReadyError,
     SandboxUnsupportedError,
 )
-from verifiers.sandboxes.guest_program import keeper_source
+from verifiers.sandboxes.guest.program import keeper_source
 from verifiers.sandboxes.results import ExecResult
 from verifiers.sandboxes.session_line import (
     BEHIND,

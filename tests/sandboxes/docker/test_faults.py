@@ -18,10 +18,10 @@ from verifiers.errors import (
     SandboxUnreachableError,
     SandboxUnsupportedError,
 )
-from verifiers.sandboxes import guest_sandbox
 from verifiers.sandboxes.docker import engine as engines
 from verifiers.sandboxes.docker.container import OWNER_LABEL
 from verifiers.sandboxes.docker.provider import DockerProvider
+from verifiers.sandboxes.host import sandbox as host_sandbox
 from verifiers.sandboxes.spec import Mount, SandboxSpec, Secret, command
 
 
@@ -144,7 +144,7 @@ async def test_a_connection_that_freezes_is_noticed_without_a_deadline(engine, p
     process = await sandbox.start(_endless())
     await anext(process.output())
     assert await sandbox.alive()
-    monkeypatch.setattr(guest_sandbox, "ANSWER_S", 0.1)
+    monkeypatch.setattr(host_sandbox, "ANSWER_S", 0.1)
     engine.containers[sandbox.id].frozen = True
     with pytest.raises(SandboxDiedError, match="does not answer"):
         await process.wait()

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from verifiers.errors import SandboxCreationError, SandboxDiedError
-from verifiers.sandboxes.channel import OUT, READY, Channel
 from verifiers.sandboxes.docker.stream import Attached
+from verifiers.sandboxes.host.channel import OUT, READY, Channel
 
 HEAD = b"HTTP/1.1 101 UPGRADED\r\nContent-Type: application/vnd.docker.multiplexed-stream\r\nUpgrade: tcp\r\n\r\n"
 

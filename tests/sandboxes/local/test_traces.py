@@ -108,7 +108,7 @@ async def test_nothing_grows_when_sandboxes_come_and_go():
 
 async def test_an_agent_that_does_not_answer_is_ended(local_provider, sandbox, monkeypatch):
     """The host keeps the deadline, too: whatever holds the agent up, its sandbox is dead then, and gone."""
-    monkeypatch.setattr("verifiers.sandboxes.guest_process.GRACE_S", 0.1)
+    monkeypatch.setattr("verifiers.sandboxes.host.process.GRACE_S", 0.1)
     bubblewrap = sandbox.life.child.pid
     os.kill(int(Path(f"/proc/{bubblewrap}/task/{bubblewrap}/children").read_text()), signal.SIGSTOP)
     with pytest.raises(SandboxDiedError):

@@ -25,14 +25,14 @@ from verifiers.errors import (
     SandboxUnsupportedError,
 )
 from verifiers.loops import shielded
-from verifiers.sandboxes.channel import Channel
 from verifiers.sandboxes.docker import ownership
 from verifiers.sandboxes.docker.container import HOME, OWNER_LABEL, described
 from verifiers.sandboxes.docker.engine import Engine, find, message_of
 from verifiers.sandboxes.docker.sandbox import DockerSandbox
 from verifiers.sandboxes.docker.stream import Attached
-from verifiers.sandboxes.guest_program import agent_source
-from verifiers.sandboxes.guest_provider import GuestProvider, Life
+from verifiers.sandboxes.guest.program import agent_source
+from verifiers.sandboxes.host.channel import Channel
+from verifiers.sandboxes.host.provider import GuestProvider, Life
 from verifiers.sandboxes.results import Capabilities
 from verifiers.sandboxes.spec import SandboxSpec
 

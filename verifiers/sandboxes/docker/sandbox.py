@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from verifiers.errors import SandboxDiedError, SandboxPathError
 from verifiers.sandboxes.docker.engine import Engine
-from verifiers.sandboxes.guest_provider import Life, RemoteSandbox
+from verifiers.sandboxes.host.provider import Life, RemoteSandbox
 from verifiers.sandboxes.results import ExecResult, Usage
 from verifiers.sandboxes.spec import Command, SandboxSpec
 

@@ -11,8 +11,8 @@ import asyncio
 import struct
 
 from verifiers.errors import SandboxCreationError, SandboxDiedError
-from verifiers.sandboxes.channel import Channel
 from verifiers.sandboxes.docker.engine import message_of
+from verifiers.sandboxes.host.channel import Channel
 
 LONGEST_HEAD = 1 << 16
 WORDS = 4096

@@ -26,7 +26,7 @@ from verifiers.errors import (
     SandboxUnsupportedError,
 )
 from verifiers.loops import shielded
-from verifiers.sandboxes.channel import Channel
+from verifiers.sandboxes.host.channel import Channel
 from verifiers.sandboxes.local import owners, plain, probe
 from verifiers.sandboxes.local.confinement import Confinement, Confiner
 from verifiers.sandboxes.local.launch import Spawner, find_bubblewrap

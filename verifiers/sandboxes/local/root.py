@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from verifiers.errors import SandboxUnsupportedError
-from verifiers.sandboxes.guest_program import agent_code, agent_source
+from verifiers.sandboxes.guest.program import agent_code, agent_source
 from verifiers.sandboxes.local.spawner import STAGE
 from verifiers.sandboxes.spec import MIB, SandboxSpec
 

@@ -12,9 +12,9 @@ from types import MappingProxyType
 
 from verifiers.errors import SandboxCreationError, SandboxDiedError, SandboxError, SandboxNotReadyError
 from verifiers.loops import shielded
-from verifiers.sandboxes.channel import Channel
-from verifiers.sandboxes.guest_sandbox import GuestSandbox
-from verifiers.sandboxes.lifetime import Lifetime
+from verifiers.sandboxes.host.channel import Channel
+from verifiers.sandboxes.host.lifetime import Lifetime
+from verifiers.sandboxes.host.sandbox import GuestSandbox
 from verifiers.sandboxes.local.confinement import Confinement
 from verifiers.sandboxes.local.launch import Child, Spawner
 from verifiers.sandboxes.results import ExecResult, FileStat, Usage

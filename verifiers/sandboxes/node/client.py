@@ -20,6 +20,7 @@ from typing import Any
 
 from verifiers.errors import Error, SandboxDiedError, SandboxError
 from verifiers.loops import shielded
+from verifiers.sandboxes.host.trees import PIECE, TreeWriter, from_pieces, pieces_of
 from verifiers.sandboxes.node.link import FAILURES, PATIENCE, Link, Patience
 from verifiers.sandboxes.node.wire import (
     Answer,
@@ -33,7 +34,6 @@ from verifiers.sandboxes.node.wire import (
 from verifiers.sandboxes.results import Capabilities, Chunk, ExecResult, FileStat, SandboxInfo, Usage
 from verifiers.sandboxes.sandbox import Process, Provider, Sandbox
 from verifiers.sandboxes.spec import Command, SandboxSpec
-from verifiers.sandboxes.trees import PIECE, TreeWriter, from_pieces, pieces_of
 
 logger = logging.getLogger(__name__)
 

@@ -32,6 +32,7 @@ from verifiers.errors import (
     SandboxError,
     SandboxUnreachableError,
 )
+from verifiers.sandboxes.host.trees import PIECE
 from verifiers.sandboxes.node.wire import (
     BEAT,
     BROKEN,
@@ -46,7 +47,6 @@ from verifiers.sandboxes.node.wire import (
     pack,
     receive,
 )
-from verifiers.sandboxes.trees import PIECE
 
 TOKEN_VARIABLE = "VF_SANDBOXD_TOKEN"  # noqa: S105 - the name of a variable
 DONE_KEYS = 20

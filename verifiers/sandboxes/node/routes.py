@@ -18,6 +18,7 @@ from typing import Any
 from aiohttp import web
 
 from verifiers.errors import ConfigError, Error, SandboxBusyError, SandboxUnsupportedError
+from verifiers.sandboxes.host.trees import PIECE, from_pieces, pieces_of
 from verifiers.sandboxes.node.actions import ACTIONS, argument
 from verifiers.sandboxes.node.holdings import Holdings
 from verifiers.sandboxes.node.metrics import exposition
@@ -40,7 +41,6 @@ from verifiers.sandboxes.node.wire import (
 )
 from verifiers.sandboxes.sandbox import Provider, Sandbox
 from verifiers.sandboxes.spec import SandboxSpec
-from verifiers.sandboxes.trees import PIECE, from_pieces, pieces_of
 
 logger = logging.getLogger(__name__)
 

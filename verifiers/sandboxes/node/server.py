@@ -17,7 +17,7 @@ Routes. Arguments and answers are messages as `wire` has them; without blobs the
     GET  /sandboxes/ID                    one; the asking owner holds it from now on, too
     POST /sandboxes/ID/ACTION             see `actions`; besides claim {spec} and delete
     GET  /sandboxes/ID/processes/PROCESS/output?stdout_from=0&stderr_from=0       chunks as they come
-    PUT  /sandboxes/ID/tree?path=P        the rows of `verifiers.sandboxes.trees`; GET: a message, then the same
+    PUT  /sandboxes/ID/tree?path=P        the rows of `verifiers.sandboxes.host.trees`; GET: a message, then the same
 
 Every request but /health carries the token. What changes something carries a key: a request that is repeated with its
 key is the same request (`once`). While work goes on the answer has a sign of life every few seconds, as often as the

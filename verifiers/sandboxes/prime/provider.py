@@ -32,9 +32,9 @@ from verifiers.errors import (
     SandboxUnsupportedError,
 )
 from verifiers.loops import shielded
-from verifiers.sandboxes.channel import Channel
-from verifiers.sandboxes.guest_program import agent_source
-from verifiers.sandboxes.guest_provider import GuestProvider, Life, RemoteSandbox
+from verifiers.sandboxes.guest.program import agent_source
+from verifiers.sandboxes.host.channel import Channel
+from verifiers.sandboxes.host.provider import GuestProvider, Life, RemoteSandbox
 from verifiers.sandboxes.local.owners import start_time, world
 from verifiers.sandboxes.prime.api import KEY_HINT, Api, Patience
 from verifiers.sandboxes.prime.deleting import Deleter

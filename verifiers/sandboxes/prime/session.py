@@ -16,7 +16,7 @@ from typing import Any
 import aiohttp
 
 from verifiers.errors import SandboxCreationError, SandboxDiedError, SandboxError, SandboxNotReadyError
-from verifiers.sandboxes.channel import Channel
+from verifiers.sandboxes.host.channel import Channel
 from verifiers.sandboxes.prime import connect
 from verifiers.sandboxes.prime.api import FAILURES, GATEWAY_MARGIN_S, Api
 from verifiers.sandboxes.prime.connect import Envelopes, RpcError

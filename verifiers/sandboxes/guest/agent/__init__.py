@@ -1,1 +1,1 @@
-"""The program that is the first process of a sandbox; `guest_program` joins its modules to one file."""
+"""The program that is the first process of a sandbox; `guest/program.py` joins its modules to one file."""

@@ -1,10 +1,9 @@
 """What the agent and its host say to each other.
 
-A frame is a body's length and an id (4 bytes each, little-endian), a kind (1 byte) and the body; `sandboxes/channel.py`
-is the other side. A tree is a row of entries: kind (1 byte: f, d, l, e for the end), mode (4), length of the path (4)
+A frame is a body's length and an id (4 bytes each, little-endian), a kind (1 byte) and the body; the other side is
+`host/channel.py`. A tree is a row of entries: kind (1 byte: f, d, l, e for the end), mode (4), length of the path (4)
 and of what follows (8), the path, and a file's bytes or a link's target; the root's path is empty.
 """
-
 
 
 RUN, STDIN, SIGNAL, KILL, FILE, PING = 1, 2, 3, 4, 5, 6

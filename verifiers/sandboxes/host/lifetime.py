@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from verifiers.errors import SandboxDiedError
-from verifiers.sandboxes.channel import Channel
+from verifiers.sandboxes.host.channel import Channel
 from verifiers.sandboxes.spec import SandboxSpec
 
 

@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator, Callable
 from typing import Literal
 
 from verifiers.errors import SandboxDiedError, SandboxError, SandboxFileNotFoundError, SandboxPathError
-from verifiers.sandboxes.channel import Channel, numbers
 from verifiers.sandboxes.guest.agent import wire
+from verifiers.sandboxes.host.channel import Channel, numbers
 from verifiers.sandboxes.results import Chunk, ExecResult, Reason
 from verifiers.sandboxes.sandbox import Process
 from verifiers.sandboxes.spec import Command

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from verifiers.errors import SandboxPathError
-from verifiers.sandboxes.trees import TreeError, TreeWriter, read_tree
+from verifiers.sandboxes.host.trees import TreeError, TreeWriter, read_tree
 
 
 def entry(kind, path=b"", data=b"", mode=0o644, size=None):

@@ -15,14 +15,14 @@ from pathlib import Path
 from typing import TypeVar
 
 from verifiers.errors import SandboxDiedError, SandboxError, SandboxFileNotFoundError, SandboxPathError
-from verifiers.sandboxes.channel import Channel, numbers, unpack
 from verifiers.sandboxes.guest.agent import wire
 from verifiers.sandboxes.guest.agent.wire import ENTRIES, pack
-from verifiers.sandboxes.guest_process import GuestProcess
+from verifiers.sandboxes.host.channel import Channel, numbers, unpack
+from verifiers.sandboxes.host.process import GuestProcess
+from verifiers.sandboxes.host.trees import TreeError, TreeWriter, pieces_of
 from verifiers.sandboxes.results import ExecResult, FileStat
 from verifiers.sandboxes.sandbox import Process, Sandbox
 from verifiers.sandboxes.spec import Command, SandboxSpec
-from verifiers.sandboxes.trees import TreeError, TreeWriter, pieces_of
 
 PIECE = 1 << 20
 """Bytes of a file in one frame."""

@@ -12,7 +12,7 @@ import marshal
 from functools import cache
 from pathlib import Path
 
-GUEST = Path(__file__).parent / "guest"
+GUEST = Path(__file__).parent
 AGENT = (
     *("wire", "processes", "files", "trees", "starting", "job"),
     *("connection", "streams", "supervision", "agent", "main"),

@@ -17,9 +17,9 @@ from typing import Any
 
 from verifiers.errors import SandboxCreationError, SandboxDiedError, SandboxError
 from verifiers.loops import shielded
-from verifiers.sandboxes.channel import Channel
-from verifiers.sandboxes.guest_sandbox import GuestSandbox
-from verifiers.sandboxes.lifetime import Lifetime
+from verifiers.sandboxes.host.channel import Channel
+from verifiers.sandboxes.host.lifetime import Lifetime
+from verifiers.sandboxes.host.sandbox import GuestSandbox
 from verifiers.sandboxes.results import SandboxInfo
 from verifiers.sandboxes.sandbox import Provider, Sandbox
 from verifiers.sandboxes.spec import SandboxSpec

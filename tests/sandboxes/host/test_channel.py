@@ -10,9 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from verifiers.errors import SandboxDiedError, SandboxError, SandboxPathError
-from verifiers.sandboxes.channel import Channel
 from verifiers.sandboxes.guest.agent import wire
-from verifiers.sandboxes.guest_sandbox import GuestSandbox
+from verifiers.sandboxes.host.channel import Channel
+from verifiers.sandboxes.host.sandbox import GuestSandbox
 from verifiers.sandboxes.spec import SandboxSpec
 
 

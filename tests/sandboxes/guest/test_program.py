@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from verifiers.sandboxes.guest_program import agent_source, keeper_source
+from verifiers.sandboxes.guest.program import agent_source, keeper_source
 
 SOURCES = {
     "agent": agent_source,
