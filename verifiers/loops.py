@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -70,10 +71,20 @@ class _Executor(ThreadPoolExecutor):
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         super().shutdown(wait=False, cancel_futures=cancel_futures)
 
+    def join(self, seconds: float = GRACE_S) -> None:
+        """After its shutdown: wait for its threads, but not for ever."""
+        until = time.monotonic() + seconds
+        for thread in list(self._threads):
+            thread.join(max(0.0, until - time.monotonic()))
+
+
+def _new_executor() -> _Executor:
+    return _Executor(SHARED_THREADS, thread_name_prefix="asyncio")
+
 
 def _new_loop() -> asyncio.AbstractEventLoop:
     loop = asyncio.new_event_loop()
-    loop.set_default_executor(_Executor(SHARED_THREADS, thread_name_prefix="asyncio"))
+    loop.set_default_executor(_new_executor())
     return loop
 
 
@@ -110,6 +121,8 @@ class Background:
 
     def __init__(self, name: str) -> None:
         self._loop = asyncio.new_event_loop()
+        self._executor = _new_executor()
+        self._loop.set_default_executor(self._executor)
         self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
         self._thread.start()
 
@@ -127,13 +140,14 @@ class Background:
         return asyncio.run_coroutine_threadsafe(main, self._loop)
 
     def close(self) -> None:
-        """Cancel what still runs, and end the thread."""
+        """Cancel what still runs, and end the thread and those that the loop has had beside it."""
         if self._loop.is_closed():
             return
         self.run(_end_others())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+        self._executor.join()
 
 
 async def _end_others() -> None:
