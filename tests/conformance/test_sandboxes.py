@@ -110,6 +110,16 @@ async def test_output_as_the_model_reads_it(provider: Provider, command: str, ou
     assert said(await rollout(shell(provider), *bash(command))) == [output]
 
 
+@pytest.mark.rule("B-005")
+async def test_words_that_no_program_takes_are_the_models_fault(provider: Provider) -> None:
+    """An empty command, NUL characters and halves of characters are told to the model: else it could end any rollout
+    unscored."""
+    state = await rollout(shell(provider), *bash("", "echo \0", "echo \ud800", "echo on"))
+    *errors, on = said(state)
+    assert on == "on" and all(error.startswith("Error: a command") or "empty" in error for error in errors), errors
+    assert state["error"] is None
+
+
 @pytest.mark.rule("B-006")
 async def test_a_command_out_of_time_is_told_to_the_model(provider: Provider) -> None:
     """The text is v0's, the seconds count, what was printed is not lost, and the sandbox goes on."""

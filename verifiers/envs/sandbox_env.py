@@ -20,6 +20,7 @@ from verifiers.envs.lifecycle import boundary, record_error
 from verifiers.envs.stateful_tool_env import StatefulToolEnv
 from verifiers.errors import (
     CommandTimeoutError,
+    ConfigError,
     EnvironmentCodeError,
     Error,
     SandboxCreationError,
@@ -34,7 +35,7 @@ from verifiers.sandboxes.request import START_COMMAND, AdvancedConfigs, CreateSa
 from verifiers.sandboxes.results import ExecResult
 from verifiers.sandboxes.retrying import Retrying
 from verifiers.sandboxes.sandbox import Provider, Sandbox
-from verifiers.sandboxes.spec import Isolation
+from verifiers.sandboxes.spec import Command, Isolation
 from verifiers.types import Messages, State, concat_messages
 
 __all__ = [
@@ -300,6 +301,10 @@ class SandboxEnv(StatefulToolEnv):
         working_dir: str | None = None,
     ) -> str:
         """Execute `command` inside persistent sandbox container."""
+        try:
+            Command(command=command)
+        except ConfigError as error:  # the model's words: an empty command, NUL, half of a character
+            return f"Error: {error}"
         if sandbox_state is None:
             sandbox_state = SandboxState(ready=False, ready_wait_time=0.0, command_execution_times=[])
         if not sandbox_state["ready"]:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
@@ -24,6 +25,8 @@ OUTPUT_BYTES = MIB
 OUTPUT_LIMIT = 256 * MIB
 """Bytes that one command may print on both streams together before it is killed: nobody drains `yes`."""
 COMMAND_SECONDS = 30.0
+READ_BYTES = 256 * MIB
+"""Largest file that is read without saying how much of it: a file in a sandbox may claim to have terabytes."""
 
 
 class Secret:
@@ -90,10 +93,26 @@ class SandboxSpec:
             check_limit(name, getattr(self, name))
         if self.isolation not in ISOLATION_LEVELS:
             raise ConfigError(f"isolation is {self.isolation!r}", hint=f"One of {', '.join(ISOLATION_LEVELS)}.")
+        for name in ("memory", "disk", "inodes", "pids"):
+            if not isinstance(getattr(self, name), int | None):
+                raise ConfigError(f"{name} is {getattr(self, name)!r}", hint="Give a whole number, or None for none.")
+        check_words("its image, working directory or a mount", self._places())
+        check_variables(self.env)
+        for name, secret in self.secrets.items():
+            if not isinstance(secret, Secret):
+                raise ConfigError(f"the secret {name!r} is {type(secret).__name__}", hint="Wrap it: Secret(value).")
+            try:
+                check_variables({name: secret.reveal()})
+            except ConfigError:  # whose message has the value
+                text = f"the name or the value of the secret {name!r:.100} can be no variable"
+                raise ConfigError(text, hint="Both are text without NUL characters, the name without '='.") from None
         if not self.workdir.startswith("/"):
             raise ConfigError(f"workdir is {self.workdir!r}", hint="Give an absolute path inside the sandbox.")
         if isinstance(self.network, str) and self.network not in ("none", "open"):
             raise ConfigError(f"network is {self.network!r}", hint='"none", "open" or a tuple of hosts.')
+
+    def _places(self) -> tuple[str, ...]:
+        return (self.image, self.workdir, *(end for mount in self.mounts for end in (mount.source, mount.target)))
 
     @property
     def pool_key(self) -> str:
@@ -133,9 +152,11 @@ class Command:
         if not self.command:
             raise ConfigError("the command is empty", hint="Give a line for the shell, or a program.")
         words = (self.command,) if isinstance(self.command, str) else self.command
-        words += tuple(part for pair in self.env.items() for part in pair)
-        if any("\0" in word for word in words):
-            raise ConfigError("a command or variable holds a NUL character", hint="No program can be given one.")
+        check_words("a command", words)
+        if not words[0]:
+            raise ConfigError("the program's name is empty", hint="Give a line for the shell, or a program.")
+        check_words("the directory of a command", (self.cwd or "",))
+        check_variables(self.env)
 
     @property
     def argv(self) -> tuple[str, ...]:
@@ -148,11 +169,35 @@ def command(
 ) -> Command:
     """A `Command` of what callers write: lists of words, text as input."""
     words = line if isinstance(line, str) else tuple(line)
-    data = stdin.encode() if isinstance(stdin, str) else stdin
+    if isinstance(stdin, str):
+        check_words("the input", (stdin.replace("\0", ""),))
+    data = os.fsencode(stdin) if isinstance(stdin, str) else stdin
     return Command(command=words, stdin=data, env=dict(env or {}), **options)
 
 
 def check_limit(name: str, value: float | None) -> None:
     """Refuse what is no limit."""
-    if value is not None and not value > 0:
+    if value is not None and (not isinstance(value, int | float) or not 0 < value < float("inf")):
         raise ConfigError(f"{name} is {value!r}", hint="A limit is a positive number, or None for none.")
+
+
+def check_variables(variables: Mapping[str, str]) -> None:
+    """Refuse what is no environment of a program."""
+    check_words("a variable", (part for pair in variables.items() for part in pair))
+    for name in variables:
+        if not name or "=" in name:
+            raise ConfigError(f"a variable is named {name!r}", hint="A name is not empty and holds no '='.")
+
+
+def check_words(what: str, words: Iterable[str]) -> None:
+    """Refuse what no program and no file can be given: NUL characters, and halves of characters."""
+    for word in words:
+        if not isinstance(word, str):
+            raise ConfigError(f"{what} is {word!r:.100}, no text", hint="Give a str.")
+        if "\0" in word:
+            raise ConfigError(f"{what} holds a NUL character", hint="No program can be given one.")
+        try:
+            os.fsencode(word)
+        except UnicodeEncodeError:
+            hint = "A lone surrogate is half of a character: text.encode(errors='replace').decode() is without them."
+            raise ConfigError(f"{what} is no Unicode text: {word!r:.100}", hint=hint) from None

@@ -57,6 +57,15 @@ CASES = [
     *(("socket", (family,), errno.EAFNOSUPPORT) for family in (17, 38, 40, 44)),
     ("socketpair", (socket.AF_UNIX,), ALLOW),
     ("socketpair", (30,), errno.EAFNOSUPPORT),
+    ("prlimit64", (0, 7), ALLOW),
+    ("prlimit64", (1, 7), errno.EPERM),  # the agent's
+    ("sched_setscheduler", (1, 5), errno.EPERM),
+    ("sched_setaffinity", (77,), ALLOW),  # a thread's own
+    ("setpriority", (0, 0, 19), ALLOW),
+    ("setpriority", (0, 1, 19), errno.EPERM),
+    ("setpriority", (2, 0, 19), errno.EPERM),  # of all of the user, the agent too
+    ("ioprio_set", (1, 0), ALLOW),
+    ("ioprio_set", (3, 0), errno.EPERM),
 ]
 
 

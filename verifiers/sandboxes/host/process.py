@@ -61,8 +61,7 @@ class GuestProcess(Process):
         self._changed = asyncio.Event()
         self._credit = WINDOW
         self._gone = False
-        self._number = channel.open(self)
-        self.id = str(self._number)
+        self._timer: asyncio.TimerHandle | None = None
         piped = live or command.stdin is not None
         flags = wire.TELL_PID * live | wire.KILL_LEFTOVERS * command.kill_leftovers
         flags |= wire.PIPED * piped | wire.TREE * tree
@@ -70,8 +69,10 @@ class GuestProcess(Process):
         options = (_micro(command.timeout), _micro(command.silence), sent, command.output_limit or 0)
         argv = [os.fsencode(word) for word in command.argv]
         words = b"%d %d %d %d %d %d" % (*options, flags, len(argv))
-        channel.send(wire.RUN, self._number, wire.pack([words, head[0], *argv, *head[1:]]))
-        self._timer: asyncio.TimerHandle | None = None
+        request = wire.pack([words, head[0], *argv, *head[1:]])
+        self._number = channel.open(self)  # from here on it is listed: nothing of it may fail any more
+        self.id = str(self._number)
+        channel.send(wire.RUN, self._number, request)
         if command.timeout is not None:
             self._timer = self._loop.call_later(command.timeout + GRACE_S, self._overdue)
 
@@ -222,8 +223,12 @@ class GuestProcess(Process):
             await self._changed.wait()
         return self._result
 
-    async def kill(self) -> None:
+    def end(self) -> None:
+        """Have it killed, without waiting for that."""
         self._channel.send(wire.KILL, self._number)
+
+    async def kill(self) -> None:
+        self.end()
         while not self._gone:
             await self._changed.wait()
         if self._result is None and self._error is not None:

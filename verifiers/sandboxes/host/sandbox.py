@@ -14,7 +14,13 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from verifiers.errors import SandboxDiedError, SandboxError, SandboxFileNotFoundError, SandboxPathError
+from verifiers.errors import (
+    ConfigError,
+    SandboxDiedError,
+    SandboxError,
+    SandboxFileNotFoundError,
+    SandboxPathError,
+)
 from verifiers.sandboxes.guest.agent import wire
 from verifiers.sandboxes.guest.agent.wire import ENTRIES, pack
 from verifiers.sandboxes.host.channel import Channel, numbers, unpack
@@ -22,7 +28,7 @@ from verifiers.sandboxes.host.process import GuestProcess
 from verifiers.sandboxes.host.trees import TreeError, TreeWriter, pieces_of
 from verifiers.sandboxes.results import ExecResult, FileStat
 from verifiers.sandboxes.sandbox import Process, Sandbox
-from verifiers.sandboxes.spec import Command, SandboxSpec
+from verifiers.sandboxes.spec import MIB, READ_BYTES, Command, SandboxSpec, check_words
 
 PIECE = 1 << 20
 """Bytes of a file in one frame."""
@@ -110,6 +116,14 @@ class GuestSandbox(Sandbox):
         full = posixpath.join(self.spec.workdir, path)
         return full[:-2] or "/" if full.endswith("/.") else full
 
+    def _named(self, path: str) -> str:
+        """The whole path. SandboxPathError: no file can have it as its name."""
+        try:
+            check_words("its name", (path,))
+        except ConfigError as error:
+            raise SandboxPathError(f"{path!r} is no path: {error}") from None
+        return self._absolute(path)
+
     async def _ask(self, kind: int, body: bytes = b"") -> tuple[int, bytes]:
         question = _Question()
         number = self.channel.open(question)
@@ -125,9 +139,7 @@ class GuestSandbox(Sandbox):
             self.channel.forget(number)
 
     async def _file(self, operation: bytes, path: str, *arguments: bytes) -> list[bytes]:
-        name = os.fsencode(self._absolute(path))
-        if b"\0" in name:
-            raise SandboxPathError(f"{path!r} holds a NUL character")
+        name = os.fsencode(self._named(path))
         kind, body = await self._ask(wire.FILE, pack([operation, name, *arguments]))
         if kind == wire.REPLY:
             return self._honest(lambda: unpack(body))
@@ -144,7 +156,7 @@ class GuestSandbox(Sandbox):
 
     async def read(self, path: str, *, offset: int = 0, size: int | None = None) -> bytes:
         parts: list[bytes] = []
-        left, first = size, None
+        start, left, first = offset, size, None
         while left is None or left > 0:
             wanted = PIECE if left is None else min(PIECE, left)
             which, data = await self._fields(2, b"read", path, b"%d" % offset, b"%d" % wanted)
@@ -156,6 +168,9 @@ class GuestSandbox(Sandbox):
             left = None if left is None else left - len(data)
             if len(data) < wanted:
                 break
+            if left is None and offset - start > READ_BYTES:
+                what = f"{path!r} in the sandbox has more than {READ_BYTES // MIB} MiB"
+                raise SandboxPathError(what, hint="Say how much of it to read (size), or download it.")
         return b"".join(parts)
 
     async def _fields(self, count: int, operation: bytes, path: str, *arguments: bytes) -> list[bytes]:
@@ -203,7 +218,7 @@ class GuestSandbox(Sandbox):
     async def upload(self, source: Path, target: str) -> None:
         process = self._tree("receive", target, live=True)
         try:
-            async for piece in pieces_of(source):
+            async for piece in pieces_of(Path(source)):
                 await process.write(piece)
                 await self.channel.drained()
             await process.close_stdin()
@@ -213,10 +228,20 @@ class GuestSandbox(Sandbox):
             raise
 
     async def download(self, source: str, target: Path) -> None:
-        writer = TreeWriter(target)
+        writer = TreeWriter(Path(target))
+
+        def take(data: bytes) -> None:
+            writer.feed(data)
+            if writer.failed:  # what else it has, terabytes perhaps, is not waited for
+                process.end()
+
         try:
-            process = self._tree("send", source, sink=writer.feed)
-            await self._tree_done(source, process)
+            process = self._tree("send", source, sink=take)
+            try:
+                await self._tree_done(source, process)
+            finally:
+                if writer.failed:
+                    writer.finish()
             writer.finish()
         except TreeError as error:
             raise SandboxPathError(f"{source!r} in the sandbox: {error}") from None
@@ -227,9 +252,7 @@ class GuestSandbox(Sandbox):
         self, operation: str, path: str, *, live: bool = False, sink: Callable[[bytes], None] | None = None
     ) -> GuestProcess:
         """Start an operation of the agent on a whole tree: a process of its own, since it may take long."""
-        absolute = self._absolute(path)
-        if "\0" in absolute:
-            raise SandboxPathError(f"{path!r} holds a NUL character")
+        absolute = self._named(path)
         command = Command(command=(operation, absolute), timeout=TREE_S, max_output=1 << 60, output_limit=None)
         return GuestProcess(self.channel, command, [b"/"], judge=self.judge, live=live, tree=True, sink=sink)
 

@@ -134,6 +134,11 @@ class TreeWriter:
         except OSError as error:
             self._error = TreeError(f"it cannot be written here: {error}")
 
+    @property
+    def failed(self) -> bool:
+        """Whether nothing will be made of it, whatever else comes."""
+        return self._error is not None
+
     def finish(self) -> None:
         """Put it in its place."""
         if self._error is None and not self._ended:

@@ -88,7 +88,9 @@ class Spawner:
                 self.close()
                 return
             message = json.loads(data)
-            child = self._children[message["id"]]
+            child = self._children.get(message["id"])
+            if child is None:  # nobody waits for it
+                continue
             if "pid" in message:
                 child.pid = message["pid"]
             else:

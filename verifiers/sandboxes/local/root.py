@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import posixpath
 import shutil
 import sys
 from collections.abc import Iterator
@@ -174,6 +175,8 @@ def _check_place(place: str, image: str) -> None:
     """Refuse what bubblewrap would only stumble over: a folder that cannot be made where it is asked for."""
     if not place.startswith("/") or ".." in place.split("/"):
         raise SandboxUnsupportedError(f"{place!r} is no absolute path without '..'")
+    if place != "/" and place.rstrip("/") != posixpath.normpath(place):
+        raise SandboxUnsupportedError(f"{place!r} has another name: {posixpath.normpath(place)!r}")
     taken = ("proc", "dev", ".agent") if image != "host" else ("proc", "dev", ".agent", "usr", "etc", *SYSTEM)
     if place.split("/")[1] in taken:
         raise SandboxUnsupportedError(f"{place!r} cannot be a folder of the sandbox: what is there is the system's")

@@ -43,7 +43,9 @@ _X86_64 = {
     "reboot": 169, "iopl": 172, "ioperm": 173, "init_module": 175, "delete_module": 176, "quotactl": 179,
     "kexec_load": 246, "add_key": 248, "request_key": 249, "keyctl": 250, "unshare": 272, "perf_event_open": 298,
     "fanotify_init": 300, "open_by_handle_at": 304, "setns": 308, "process_vm_readv": 310, "process_vm_writev": 311,
-    "kcmp": 312, "finit_module": 313, "kexec_file_load": 320, "bpf": 321, "userfaultfd": 323,
+    "setpriority": 141, "sched_setparam": 142, "sched_setscheduler": 144, "sched_setaffinity": 203, "ioprio_set": 251,
+    "prlimit64": 302, "kcmp": 312, "finit_module": 313, "sched_setattr": 314, "kexec_file_load": 320,
+    "bpf": 321, "userfaultfd": 323,
 }  # fmt: skip
 _AARCH64 = {
     "ioctl": 29, "umount2": 39, "mount": 40, "pivot_root": 41, "vhangup": 58, "quotactl": 60, "acct": 89,
@@ -51,7 +53,8 @@ _AARCH64 = {
     "ptrace": 117, "reboot": 142, "socket": 198, "socketpair": 199, "add_key": 217, "request_key": 218, "keyctl": 219,
     "clone": 220, "swapon": 224, "swapoff": 225, "perf_event_open": 241, "fanotify_init": 262,
     "open_by_handle_at": 265, "setns": 268, "process_vm_readv": 270, "process_vm_writev": 271, "kcmp": 272,
-    "finit_module": 273, "bpf": 280, "userfaultfd": 282, "kexec_file_load": 294,
+    "ioprio_set": 30, "sched_setparam": 118, "sched_setscheduler": 119, "sched_setaffinity": 122, "setpriority": 140,
+    "prlimit64": 261, "sched_setattr": 274, "finit_module": 273, "bpf": 280, "userfaultfd": 282, "kexec_file_load": 294,
 }  # fmt: skip
 ARCHITECTURES: Mapping[str, Architecture] = MappingProxyType(
     {
@@ -80,6 +83,10 @@ NEW_NAMESPACE = 0x7E020000
 """CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID and NEWNET of linux/sched.h."""
 NEW_TIME = 0x80
 """CLONE_NEWTIME, a flag of `unshare` only: for `clone` it would be part of the signal's number."""
+OF_OTHERS = ("sched_setparam", "sched_setscheduler", "sched_setattr", "sched_setaffinity", "prlimit64")
+"""Change a process that their first argument names; the first one, the agent, is nobody's to change."""
+OF_A_KIND = {"setpriority": 0, "ioprio_set": 1}
+"""The same by kind and number: of a single process, whose kind this is, and not of all of a user."""
 _TERMINAL = (0x5412, 0x541C)  # TIOCSTI types into a terminal, TIOCLINUX pastes into a console
 _PERSONALITIES = (0, 0x20000, 0xFFFFFFFF)  # Linux, UNAME26, and asking for the present one
 
@@ -120,6 +127,11 @@ def program(
     code += _rule(calls["personality"], _one_of(0, _PERSONALITIES, errno.EPERM))
     code += _rule(calls["socket"], _one_of(0, families, errno.EAFNOSUPPORT))
     code += _rule(calls["socketpair"], _one_of(0, (socket.AF_UNIX,), errno.EAFNOSUPPORT))
+    for call in OF_OTHERS:
+        code += _rule(calls[call], _none_of(0, (1,)))
+    for call, process in OF_A_KIND.items():
+        first = [_argument(1), (_EQUAL, 0, 1, 1), _answer(errno.EPERM)]
+        code += _rule(calls[call], [*first, *_one_of(0, (process,), errno.EPERM)])
     for call in DENIED:
         if call in calls and call not in allowed:
             code += _rule(calls[call], [_answer(errno.EPERM)])

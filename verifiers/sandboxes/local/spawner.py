@@ -172,21 +172,23 @@ class Spawner:
             self.spawn(request, fds)
         except OSError as error:  # no more processes or files: this one alone is not started
             self.tell({"id": request["id"], "status": 125, "errors": f"no room for it: {error}"})
+        except Exception as error:  # boundary: all other sandboxes would end with this process
+            self.tell({"id": request["id"], "status": 125, "errors": f"{type(error).__name__}: {error}"})
         finally:
             for fd in fds:
                 os.close(fd)
         return True
 
     def spawn(self, request: dict[str, Any], fds: list[int]) -> None:
-        """Start one. OSError: there is nothing of it."""
+        """Start one. If it raises, there is nothing of it."""
         if not fds:
             raise OSError("its connection did not arrive")
         arguments, errors = os.memfd_create("arguments"), os.memfd_create("errors")
         try:
-            os.write(arguments, b"".join(word.encode() + b"\0" for word in request["arguments"]))
+            os.write(arguments, b"".join(os.fsencode(word) + b"\0" for word in request["arguments"]))
             os.lseek(arguments, 0, os.SEEK_SET)
             pid = os.fork()
-        except OSError:
+        except BaseException:
             os.close(arguments)
             os.close(errors)
             raise

@@ -47,6 +47,8 @@ from verifiers.sandboxes.guest.agent.wire import (
     unpack,
 )
 
+LONGEST_WAIT = 3600.0
+"""A deadline may lie further off than the kernel can count to."""
 LAST_READS = 17
 """A pipe holds at most 1 MiB: so many reads get all that was written before the command's end."""
 
@@ -275,7 +277,7 @@ class Agent(Supervision):
             wait = self.tick() if self.jobs or self.orphans else -1
             if self.queue:
                 self.flush()
-            for fd, events in self.poll.poll(wait):
+            for fd, events in self.poll.poll(min(wait, LONGEST_WAIT)):
                 handler = self.handlers.get(fd)  # an earlier event's may have closed it
                 if handler is not None:
                     handler(events)

@@ -113,6 +113,9 @@ def launch(argv: "list[bytes]", env: "dict[bytes, bytes]", fds: "list[int]") -> 
             raise OSError(errno.ENOENT, "not found")
     pairs = zip(fds[::-1], (2, 1, 0))  # noqa: B905 - of Python 3.10
     actions = [(posix.POSIX_SPAWN_DUP2, fd, target) for fd, target in pairs]
-    return posix.posix_spawn(
-        path, argv, env, file_actions=actions, setsid=True, setsigmask=(), setsigdef=SIGNALS
-    )
+    try:
+        return posix.posix_spawn(
+            path, argv, env, file_actions=actions, setsid=True, setsigmask=(), setsigdef=SIGNALS
+        )
+    except ValueError as error:  # words that no program can have
+        raise OSError(errno.EINVAL, str(error)) from None
