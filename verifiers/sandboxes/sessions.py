@@ -38,7 +38,7 @@ from verifiers.sandboxes.session_line import (
     LineEndedError,
     State,
 )
-from verifiers.sandboxes.spec import COMMAND_SECONDS, MIB, OUTPUT_BYTES, OUTPUT_LIMIT, Command, check_limit
+from verifiers.sandboxes.spec import COMMAND_SECONDS, MIB, OUTPUT_BYTES, OUTPUT_LIMIT, Command, check_limit, check_words
 
 if TYPE_CHECKING:
     from verifiers.sandboxes.sandbox import Process, Sandbox
@@ -225,10 +225,11 @@ class Session(_Kept):
         output_limit: int | None = OUTPUT_LIMIT,
     ) -> SessionResult:
         """Evaluate a line, or several. The limits are those of `Command`; cancelling the caller stops the command."""
+        check_words("a command line", (line,))
         data = line.encode(errors="surrogateescape")
-        if b"\0" in data or len(data) > MAX_COMMAND:
+        if len(data) > MAX_COMMAND:
             raise ConfigError(
-                f"a command line of {len(data)} bytes, or with a NUL character",
+                f"a command line of {len(data)} bytes",
                 hint=f"At most {MAX_COMMAND} bytes: write more into a file of the sandbox.",
             )
         answer = await self._ask(timeout, max_output, output_limit, [data])

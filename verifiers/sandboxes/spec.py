@@ -175,7 +175,7 @@ def command(
     return Command(command=words, stdin=data, env=dict(env or {}), **options)
 
 
-def check_limit(name: str, value: float | None) -> None:
+def check_limit(name: str, value: object) -> None:
     """Refuse what is no limit."""
     if value is not None and (not isinstance(value, int | float) or not 0 < value < float("inf")):
         raise ConfigError(f"{name} is {value!r}", hint="A limit is a positive number, or None for none.")
