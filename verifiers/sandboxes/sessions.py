@@ -38,7 +38,15 @@ from verifiers.sandboxes.session_line import (
     LineEndedError,
     State,
 )
-from verifiers.sandboxes.spec import COMMAND_SECONDS, MIB, OUTPUT_BYTES, OUTPUT_LIMIT, Command, check_limit, check_words
+from verifiers.sandboxes.spec import (
+    COMMAND_SECONDS,
+    MIB,
+    OUTPUT_BYTES,
+    OUTPUT_LIMIT,
+    Command,
+    check_limit,
+    check_words,
+)
 
 if TYPE_CHECKING:
     from verifiers.sandboxes.sandbox import Process, Sandbox

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from verifiers.errors import SandboxDiedError, SandboxPathError
-from verifiers.sandboxes.guest_process import GuestProcess
+from verifiers.sandboxes.host.process import GuestProcess
 from verifiers.sandboxes.local.provider import LocalProvider
 from verifiers.sandboxes.sandbox import Sandbox
 from verifiers.sandboxes.spec import Command, SandboxSpec
