@@ -1,15 +1,16 @@
 """What one caller or one program does wrong stays with it."""
 
 import asyncio
+import os
 from pathlib import Path
 
 import pytest
 
-from verifiers.errors import SandboxDiedError, SandboxPathError
+from verifiers.errors import SandboxCreationError, SandboxDiedError, SandboxPathError
 from verifiers.sandboxes.host.process import GuestProcess
 from verifiers.sandboxes.local.provider import LocalProvider
 from verifiers.sandboxes.sandbox import Sandbox
-from verifiers.sandboxes.spec import Command, SandboxSpec
+from verifiers.sandboxes.spec import Command, Isolation, SandboxSpec
 
 CHANGES = """
 import os, resource
@@ -77,3 +78,25 @@ async def test_files_of_terabytes_are_refused_at_once(sandbox: Sandbox, tmp_path
     for text in ("a\0b", "half \ud800"):
         with pytest.raises(SandboxPathError):
             await sandbox.read(text)
+
+
+@pytest.mark.parametrize("level", ["namespace", "none"])
+async def test_files_that_nobody_else_may_read_are_no_hindrance(level: Isolation):
+    """A strict umask is usual on shared machines; sandboxes are other users."""
+    before = os.umask(0o077)
+    try:
+        async with LocalProvider(level=level) as provider:
+            sandbox = await provider.create(SandboxSpec(isolation=level, network="open"))
+            result = await sandbox.exec("cat /etc/hosts > copy && python3 -c 'print(1)'")
+            assert result.stdout == b"1\n", result.stderr_text
+    finally:
+        os.umask(before)
+
+
+async def test_no_place_for_what_sandboxes_need_is_said_with_what_to_do(tmp_path: Path):
+    """A full or missing disk is a failure of the platform, with the directory that may be changed."""
+    (tmp_path / "file").touch()
+    async with LocalProvider(root=tmp_path / "file" / "below") as provider:
+        with pytest.raises(SandboxCreationError, match="file") as told:
+            await provider.create(SandboxSpec())
+    assert "root=" in str(told.value.hint)

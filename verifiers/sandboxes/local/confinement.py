@@ -90,7 +90,8 @@ class Confiner:
         self.cgroups = cgroups.find()
         self.identities = Identities.claim() if level != "namespace" or may_mount() else None
         self.owner = owners.register(state, self.cgroups)
-        self.owner.folder.mkdir(mode=0o711, exist_ok=True)
+        self.owner.folder.mkdir(exist_ok=True)
+        self.owner.folder.chmod(0o711)  # whatever this process's umask is
         self._filter = state / FILTER
         self._filter.write_bytes(seccomp.program(allowed=allowed_calls))
         self._sized = level == "namespace"

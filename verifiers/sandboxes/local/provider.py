@@ -219,7 +219,12 @@ class LocalProvider(Provider):
         """What all sandboxes have in common; made once, in a thread, since it takes as long as some sandboxes do."""
         async with self._preparing:
             if self._closing is None and self._builder is None:
-                await shielded(asyncio.to_thread(self._make))  # cut short, it would leave what nobody knows of
+                try:
+                    await shielded(asyncio.to_thread(self._make))  # cut short, it would leave what nobody knows of
+                except OSError as error:
+                    what = f"what all sandboxes have in common cannot be written on this machine: {error}"
+                    hint = "Make room, or name another directory: LocalProvider(root=…), or TMPDIR."
+                    raise SandboxCreationError(what, hint=hint, cause=error) from error
         return self._prepared()
 
     def _make(self) -> None:

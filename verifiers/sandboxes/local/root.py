@@ -71,11 +71,12 @@ class Builder:
         self._agent.mkdir(mode=0o755)
         self.agent = self._agent / "agent.pyc"
         self.agent.write_bytes(agent_code())
-        self.agent.chmod(0o644)
         (self._agent / "agent.py").write_bytes(agent_source())
         (self._agent / "python").mkdir(mode=0o755)
         self._etc = state / "etc"
         _make_etc(self._etc)
+        for folder in (self._agent, self._etc):
+            _open_to_all(folder)
         self.python = os.path.realpath(getattr(sys, "_base_executable", sys.executable))
         self._prefixes = list(_prefixes(venv))
         folders = [f"{prefix}/bin" for prefix in self._prefixes]
@@ -202,6 +203,13 @@ def _prefixes(venv: bool) -> Iterator[str]:
             yield prefix
 
 
+def _open_to_all(folder: Path) -> None:
+    """Let other users read it: this process may be set to make files that nobody else can."""
+    for path in (folder, *folder.rglob("*")):
+        if not path.is_symlink():
+            path.chmod(0o755 if path.is_dir() else 0o644)
+
+
 def _make_etc(folder: Path) -> None:
     folder.mkdir(mode=0o755)
     for name in ETC:
@@ -214,4 +222,3 @@ def _make_etc(folder: Path) -> None:
         (folder / name).mkdir(parents=True)
     for name, text in TEXTS.items():
         (folder / name).write_text(text)
-        (folder / name).chmod(0o644)

@@ -233,6 +233,7 @@ class Spawner:
 
 def main() -> None:
     """Serve the provider that the arguments name."""
+    os.umask(0o022)  # what is made here is the sandboxes' to read
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # each sandbox is one open file here
     Spawner(socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])).serve()
