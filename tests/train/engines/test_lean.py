@@ -56,9 +56,11 @@ def test_weights_are_in_memory_once() -> None:
 
 
 def test_what_is_not_known_is_left_to_the_model() -> None:
-    """Other activations, hooks, wrapped layers, eager attention and classes of others have no such pass."""
+    """Other activations, hooks, wrapped layers, eager attention, angles that depend on a sequence's length and classes
+    of others have no such pass."""
     hooked, wrapped = tiny_model(), tiny_model()
     hooked.model.layers[0].mlp.register_forward_hook(lambda *_: None)
     wrapped.model.layers[0].mlp.up_proj = torch.nn.Sequential(wrapped.model.layers[0].mlp.up_proj)
     others = [tiny_model(hidden_act="gelu"), tiny_model(attn_implementation="eager"), tiny_model("qwen3_moe")]
-    assert not any(fits(model) for model in [hooked, wrapped, *others])
+    dynamic = tiny_model(rope_parameters={"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4})
+    assert not any(fits(model) for model in [hooked, wrapped, dynamic, *others])

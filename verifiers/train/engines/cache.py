@@ -18,7 +18,7 @@ GROWTH = 64
 
 
 class KvCache:
-    """Keys and values, [slots, heads, capacity + 1, head size] a layer. The last column is never read: what is written
+    """Keys and values, [slots, capacity + 1, heads, head size] a layer. The last place is never read: what is written
     for padding goes there."""
 
     is_compileable = False
@@ -31,9 +31,7 @@ class KvCache:
         self._keys: list[Any] = []
         self._values: list[Any] = []
         self._rows: Any = None
-        self._positions: Any = None
-        self._index: Any = None
-        self._column: Any = None
+        self._places: Any = None
         self._window = 0
 
     def reserve(self, slots: int, capacity: int) -> None:
@@ -49,14 +47,11 @@ class KvCache:
         """Say where the tokens of the next forward pass are.
 
         rows: [B] int64 slots, or a number n for the slots 0..n-1. positions: [B, T] int64, `capacity` for padding.
-        window: how many columns are read.
+        window: how many places are read.
         """
-        self._rows, self._positions, self._window = rows, positions, window
-        if isinstance(rows, int):
-            self._index = torch.arange(rows, device=positions.device)
-            self._column = positions[:, 0]
-        else:
-            self._index = rows[:, None]
+        self._rows, self._window = rows, window
+        slots = torch.arange(rows, device=positions.device) if isinstance(rows, int) else rows
+        self._places = (slots[:, None] * (self.capacity + 1) + positions).view(-1)
 
     def update(self, keys: Any, values: Any, layer: int, *_: Any, **__: Any) -> tuple[Any, Any]:
         """Store [B, heads, T, head size] of a layer; what that layer reads: [B, heads, window, head size]."""
@@ -68,25 +63,23 @@ class KvCache:
     def copy(self, sources: list[int], targets: list[int], length: int) -> None:
         """Copy the first `length` tokens from slots to slots, two lists of one length."""
         for tensor in (*self._keys, *self._values):
-            tensor[targets, :, :length] = tensor[sources, :, :length]
+            tensor[targets, :length] = tensor[sources, :length]
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         """Asked by models that number positions themselves; they are always given here."""
         return 0
 
     def _stored(self, tensor: Any, new: Any) -> Any:
-        if isinstance(self._rows, int):
-            tensor[self._index, :, self._column] = new[:, :, 0]
-            return tensor[: self._rows, :, : self._window]
-        tensor[self._index, :, self._positions] = new.transpose(1, 2)
-        return tensor[self._rows, :, : self._window]
+        tensor.view(-1, *tensor.shape[2:])[self._places] = new.transpose(1, 2).flatten(0, 1)
+        held = tensor[: self._rows] if isinstance(self._rows, int) else tensor[self._rows]
+        return held[:, : self._window].transpose(1, 2)
 
     def _made(self, like: Any) -> Any:
-        return like.new_zeros(self.slots, like.shape[1], self.capacity + 1, like.shape[3])
+        return like.new_zeros(self.slots, self.capacity + 1, like.shape[1], like.shape[3])
 
     def _enlarged(self, tensor: Any, slots: int, capacity: int) -> Any:
-        larger = tensor.new_zeros(slots, tensor.shape[1], capacity + 1, tensor.shape[3])
-        larger[: tensor.shape[0], :, : tensor.shape[2] - 1] = tensor[:, :, :-1]
+        larger = tensor.new_zeros(slots, capacity + 1, *tensor.shape[2:])
+        larger[: tensor.shape[0], : tensor.shape[1] - 1] = tensor[:, :-1]
         return larger
 
 

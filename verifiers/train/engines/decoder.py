@@ -177,8 +177,8 @@ class Decoder:
 
     def _sample(self, slots: Sequence[int], logits: Any) -> None:
         """Sample a token for each slot from logits [N, V], and end the requests that end with it."""
-        requests = [self._slots[slot] for slot in slots]
-        draws = torch.tensor([request.draw() for request in requests if request], dtype=torch.float64)
+        requests = [request for slot in slots if (request := self._slots[slot]) is not None]
+        draws = torch.tensor([request.draw() for request in requests], dtype=torch.float64)
         temperatures = self._temperatures[slots]
         chosen, values = _choose(
             logits,
@@ -187,18 +187,17 @@ class Decoder:
             greedy=not temperatures.all(),
         )
         tokens, logprobs = chosen.tolist(), values.tolist()
-        if not all(map(math.isfinite, logprobs)):
+        if not math.isfinite(sum(logprobs)):
             raise EngineError(
                 "the model's logits are not finite",
                 hint="The last update broke the weights: lower trainer.lr, and go on from a checkpoint before it.",
             )
         self.sampled += len(tokens)
+        self._tokens[slots, self._fed[slots]] = tokens
         for slot, request, token, logprob in zip(slots, requests, tokens, logprobs, strict=True):
-            assert request is not None
             request.tokens.append(token)
             request.logprobs.append(logprob)
             request.versions.append(self.version)
-            self._tokens[slot, self._fed[slot]] = token
             reason = self._ending(request, token)
             if reason is not None:
                 self._free(slot)
@@ -360,7 +359,8 @@ def _choose(logits: Any, temperatures: Any, draws: Any, *, greedy: bool) -> tupl
     the draw has a probability above 0; one is there (`Request.draw` stays clear of 1) unless logits are NaN.
     greedy: whether a temperature is 0.
     """
-    logprobs = torch.log_softmax(logits / torch.where(temperatures > 0, temperatures, 1.0)[:, None], dim=-1)
+    scale = torch.where(temperatures > 0, temperatures, 1.0) if greedy else temperatures
+    logprobs = torch.log_softmax(logits / scale[:, None], dim=-1)
     sums = logprobs.exp().cumsum(dim=-1, dtype=torch.float64)
     tokens = torch.searchsorted(sums, draws[:, None] * sums[:, -1:], right=True).clamp_max(logits.shape[1] - 1)
     if greedy:

@@ -75,7 +75,8 @@ class Runner:
         )
         masks = self._masks(places, window)
         if self._lean is not None:
-            logits = self._lean(cache, ids.to(self.device), places, masks, last=not all_logits)
+            # Attention turns flags into numbers in each layer anew.
+            logits = self._lean(cache, ids.to(self.device), places, self._in_numbers(masks), last=not all_logits)
             return (logits if all_logits else logits[:, 0]).float()
         output = self.model(
             input_ids=ids.to(self.device),
@@ -165,8 +166,9 @@ class Runner:
         return masks if len(masks) > 1 else masks.popitem()[1]
 
     def _in_form(self, mask: Any) -> Any:
-        if not self._additive:
-            return mask
+        return self._in_numbers(mask) if self._additive else mask
+
+    def _in_numbers(self, mask: Any) -> Any:
         lowest = torch.finfo(self._dtype).min
         return torch.zeros(mask.shape, dtype=self._dtype, device=self.device).masked_fill_(~mask, lowest)
 

@@ -19,6 +19,9 @@ from torch.nn import functional
 CLASSES = frozenset(("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"))
 """Of transformers: layers of RMSNorm, rotary positions, grouped queries and a gated SiLU."""
 
+STEADY = frozenset(("default", "linear", "yarn", "llama3"))
+"""Kinds of rotary positions whose angles are the same in sequences of every length."""
+
 
 def fits(model: Any) -> bool:
     """Whether a model is of a known class, as it is now, and nothing was added to it: no hooks, no adapter."""
@@ -28,7 +31,9 @@ def fits(model: Any) -> bool:
     modules = dict(model.named_modules())
     linear = [module for name, module in modules.items() if name.endswith(("_proj", "lm_head"))]
     hooked = any(module._forward_hooks or module._forward_pre_hooks for module in modules.values())
-    return not hooked and all(type(module) is torch.nn.Linear for module in linear)
+    # Of other kinds of rotary positions ("dynamic", "longrope") the angles depend on how long a sequence is.
+    steady = (getattr(model.config, "rope_parameters", None) or {}).get("rope_type", "default") in STEADY
+    return steady and not hooked and all(type(module) is torch.nn.Linear for module in linear)
 
 
 class Lean:
@@ -37,6 +42,7 @@ class Lean:
     def __init__(self, model: Any) -> None:
         self._embeddings = model.get_input_embeddings()
         self._rotary = model.model.rotary_emb
+        self._angles: tuple[Any, Any] | None = None
         self._layers = [_Layer(layer) for layer in model.model.layers]
         self._norm = _Norm(model.model.norm)
         self._head = _joined([model.lm_head])
@@ -44,16 +50,27 @@ class Lean:
     def __call__(self, cache: Any, ids: Any, positions: Any, mask: Any, *, last: bool) -> Any:
         """Logits [B, T, V] of ids [B, T] at positions [B, T], or [B, 1, V] of the last of each row.
 
-        mask: bool [B, 1, T, window], what each token may look at of the slots that `cache.place` has named.
+        mask: [B, 1, T, window], 0 for what each token may look at of the slots that `cache.place` has named, and the
+        lowest number for what it may not.
         """
         hidden = self._embeddings(ids)
-        cos, sin = self._rotary(hidden, positions)
-        half = cos.shape[-1] // 2
-        # rotate_half(x) * sin is x rolled by half, times the sine with a minus in its first half.
-        rotation = cos[:, None], torch.cat((-sin[..., :half], sin[..., half:]), -1)[:, None]
+        cos, sin = self._turned_to(mask.shape[-1], hidden)
+        rotation = cos[positions][:, None], sin[positions][:, None]
         for number, layer in enumerate(self._layers):
             hidden = layer(cache, number, hidden, rotation, mask)
         return functional.linear(self._norm(hidden[:, -1:] if last else hidden), *self._head)
+
+    def _turned_to(self, length: int, like: Any) -> tuple[Any, Any]:
+        """Cosines and sines of the positions below `length` and of more, [positions, head size].
+
+        They are the same in every step. rotate_half(x) * sin is x rolled by half, times the sine with a minus in its
+        first half.
+        """
+        if self._angles is None or len(self._angles[0]) < length:
+            cos, sin = self._rotary(like, torch.arange(2 * length, device=like.device)[None])
+            half = cos.shape[-1] // 2
+            self._angles = cos[0], torch.cat((-sin[0, :, :half], sin[0, :, half:]), -1)
+        return self._angles
 
 
 class _Layer:
