@@ -150,6 +150,7 @@ class _Lane:
         self._limit = limit
         self._name = name
         self._waiting: queue.SimpleQueue[_Call] = queue.SimpleQueue()
+        self._coming: list[_Call] = []
         self._done: deque[_Call] = deque()
         self._settling = False
         self._threads = 0
@@ -163,8 +164,17 @@ class _Lane:
 
     def submit(self, call: _Call) -> None:
         self._open.add(call)
-        self._waiting.put(call)
-        self._need_thread()
+        self._coming.append(call)
+        if len(self._coming) == 1:  # those of one turn of the loop together: each wakes a thread, which wants its turn
+            self._loop.call_soon(self._hand_over)
+
+    def _hand_over(self) -> None:
+        coming, self._coming = self._coming, []
+        wanted = [call for call in coming if not call.skipped]
+        for call in wanted:
+            self._waiting.put(call)
+        if wanted:
+            self._need_thread()
         if self._look is None:
             self._look = self._loop.call_later(LOOK_S, self._look_around)
 

@@ -14,8 +14,8 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -250,7 +250,7 @@ class _Play:
         self._unreleased: dict[int, State] = {}
         """Finished rollouts, by identity, that the rubric has not begun to clean up after."""
         self._context = contextvars.copy_context()
-        self._next: Iterator[PlannedRollout] = iter(plan)
+        self._left = deque(plan)
         self._sizes = Counter(planned.example_id for planned in plan)
         self._groups: dict[int, _Group] = {}
         limit = engine.options.max_concurrent
@@ -259,17 +259,25 @@ class _Play:
         self._scoring = asyncio.Semaphore(self.width if scoring is None or scoring < 1 else scoring)
 
     async def generate_next(self, tasks: asyncio.TaskGroup) -> None:
-        """Play the next rollout of the plan, and let the one after it follow."""
-        planned = next(filter(self._may_start, self._next), None)
+        """Play and score the next rollout of the plan, and let the one after it follow as soon as it is played."""
+        planned = self._next()
         if planned is None:
             return
         state = await self.engine.generate(self.rows, planned)
         self._unreleased[id(state)] = state
         # Waiting here for a free place is what keeps slow scoring from piling up finished rollouts.
         await self._scoring.acquire()
-        tasks.create_task(self._score(planned, state))
-        # A context of its own: what one rollout sets in context variables is nothing to the next.
-        tasks.create_task(self.generate_next(tasks), context=self._context.copy())
+        if self._left:
+            # A context of its own: what one rollout sets in context variables is nothing to the next.
+            tasks.create_task(self.generate_next(tasks), context=self._context.copy())
+        await self._score(planned, state)
+
+    def _next(self) -> PlannedRollout | None:
+        while self._left:
+            planned = self._left.popleft()
+            if self._may_start(planned):
+                return planned
+        return None
 
     def _may_start(self, planned: PlannedRollout) -> bool:
         """Whether the run may spend more. A group whose records are final only together is played to its end."""
