@@ -15,6 +15,7 @@ import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
+from types import CoroutineType, FunctionType
 from typing import Any, TypeVar, overload
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -110,26 +111,30 @@ def mark_of(func: Any, name: str) -> dict[str, Any] | None:
     return marks.get(name) if isinstance(marks, dict) else None
 
 
-_NEVER_MARKED = frozenset({str, int, float, bool, type(None), list, dict, tuple, set})
-"""Most attributes are of these types, and this is asked for at every turn."""
-
-
 def marked(obj: Any, name: str) -> list[Callable[..., Any]]:
     """The bound methods of `obj` that bear a mark, by priority descending, then by name.
 
     Looks through the classes, so that properties are not run; a method overridden without the mark loses it.
     """
     found = _marked_in(type(obj), name)  # type: ignore[arg-type]  # classes hash; mypy takes them for objects
-    own = [
+    attributes = getattr(obj, "__dict__", {})
+    called = _called(frozenset(map(type, attributes.values())))
+    own = called and [
         (-int(options.get("priority", 0)), attribute)
-        for attribute, value in getattr(obj, "__dict__", {}).items()
-        if type(value) not in _NEVER_MARKED and callable(value) and (options := mark_of(value, name)) is not None
+        for attribute, value in attributes.items()
+        if type(value) in called and (options := mark_of(value, name)) is not None
     ]
     if not own:
         return [getattr(obj, attribute) for _, attribute in found]
     shadowed = {attribute for _, attribute in own}
     ordered = sorted([*own, *(item for item in found if item[1] not in shadowed)])
     return [getattr(obj, attribute) for _, attribute in ordered]
+
+
+@lru_cache(maxsize=1024)  # most attributes are none of these, and this is asked for at every turn
+def _called(types: frozenset[type]) -> frozenset[type]:
+    """Those of the types whose objects can be called."""
+    return frozenset(one for one in types if any("__call__" in vars(base) for base in one.__mro__))
 
 
 @lru_cache(maxsize=1024)  # asked for at every turn, while classes do not change once they are made
@@ -145,7 +150,7 @@ def _marked_in(cls: type, name: str) -> tuple[tuple[int, str], ...]:
 async def maybe_await(func: Any, *args: Any, **kwargs: Any) -> Any:
     """Call `func` if it is callable, then await the result if it can be awaited."""
     result = func(*args, **kwargs) if callable(func) else func
-    return await result if inspect.isawaitable(result) else result
+    return await result if type(result) is CoroutineType or inspect.isawaitable(result) else result
 
 
 def accepted(func: Callable[..., Any], candidates: Mapping[str, Any]) -> dict[str, Any]:
@@ -185,7 +190,15 @@ def is_async(func: Callable[..., Any]) -> bool:
     """Whether calling `func` only makes a coroutine; looks through partials and `__call__`."""
     while isinstance(func, functools.partial):
         func = func.func
+    target = getattr(func, "__func__", func)  # bound methods are made anew at each access
+    return _makes_coroutines(target) if type(target) is FunctionType else _is_async(func)
+
+
+def _is_async(func: Callable[..., Any]) -> bool:
     return inspect.iscoroutinefunction(func) or inspect.iscoroutinefunction(type(func).__call__)
+
+
+_makes_coroutines = lru_cache(maxsize=4096)(inspect.iscoroutinefunction)
 
 
 def _signature(func: Callable[..., Any]) -> inspect.Signature:

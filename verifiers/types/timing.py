@@ -85,8 +85,8 @@ class RolloutTiming:
     @property
     def overhead(self) -> float:
         """What is neither setup, model, environment nor scoring: waiting and the framework itself."""
-        known = self.setup.duration + self.model.duration + self.env.duration + self.scoring.duration
-        return max(0.0, self.total - known)
+        overhead: float = self.to_dict()["overhead"]
+        return overhead
 
     @contextmanager
     def record(self, kind: str) -> Iterator[TimeSpan]:
@@ -104,18 +104,17 @@ class RolloutTiming:
 
     def to_dict(self) -> dict[str, Any]:
         """As saved in a record: the spans, and the millisecond keys of the 0.1 series."""
+        parts = {kind: getattr(self, kind).to_dict() for kind in ("setup", "generation", "scoring", "model", "env")}
+        seconds, total = {kind: part["duration"] for kind, part in parts.items()}, self.total
+        known = seconds["setup"] + seconds["model"] + seconds["env"] + seconds["scoring"]
         return {
             "start_time": self.start_time,
-            "setup": self.setup.to_dict(),
-            "generation": self.generation.to_dict(),
-            "scoring": self.scoring.to_dict(),
-            "model": self.model.to_dict(),
-            "env": self.env.to_dict(),
-            "total": self.total,
-            "overhead": self.overhead,
-            "generation_ms": self.generation.duration * 1000,
-            "scoring_ms": self.scoring.duration * 1000,
-            "total_ms": self.total * 1000,
+            **parts,
+            "total": total,
+            "overhead": max(0.0, total - known),
+            "generation_ms": seconds["generation"] * 1000,
+            "scoring_ms": seconds["scoring"] * 1000,
+            "total_ms": total * 1000,
             **self.extra,
         }
 
