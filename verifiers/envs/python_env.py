@@ -209,7 +209,10 @@ class PythonEnv(SandboxEnv):
 
     async def _delete(self, sandbox_id: str) -> None:
         await super()._delete(sandbox_id)
-        self._pythons.pop(sandbox_id, None)
+        if (python := self._pythons.pop(sandbox_id, None)) is not None:
+            python.cancel()
+            await asyncio.wait({python})
+            _ = python.cancelled() or python.exception()  # nobody has to ask why there was none
 
 
 def told(result: CodeResult, seconds: float, number: int) -> str:

@@ -23,17 +23,18 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from verifiers.errors import SandboxBusyError, SandboxError, SandboxPathError, SandboxUnreachableError
-from verifiers.grading import code_data, code_judge
 from verifiers.grading.code_asserts import AssertTest
 from verifiers.grading.code_compare import same, same_output
 from verifiers.grading.code_data import encode
-from verifiers.grading.code_run import CodeLimits, Conversation, Place, Run, StoppedError, limited, program_of
+from verifiers.grading.code_run import CodeLimits, Conversation, Place, Run, StoppedError, limited
 from verifiers.grading.code_submission import PlatformError, Submission, WreckedError, value_of
 from verifiers.grading.code_tests import CallTest, CodeTests, ScriptTest, StdinTest, Test
 from verifiers.grading.verdict import Verdict
+from verifiers.programs import joined
 
 _ANSWERS = ("value", "object", "raised", "message")
 _QUESTIONS = ("name", "object", "attribute", "args", "kwargs", "keep")
@@ -124,7 +125,8 @@ def _verdict(outcomes: Sequence[Outcome]) -> Verdict:
 
 @cache
 def _judge_program() -> str:
-    return program_of(code_data, code_judge)
+    folder = Path(__file__).parent
+    return joined(folder / "code_data.py", folder / "code_judge.py")
 
 
 class _Grading:

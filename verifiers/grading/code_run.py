@@ -7,15 +7,12 @@ once. `rubrics.code_rubric.in_sandboxes` makes one of a provider of sandboxes.
 from __future__ import annotations
 
 import asyncio
-import inspect
 import json
-import re
 import secrets
 import signal
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from types import ModuleType
 from typing import Any, Protocol, Self
 
 WALL_FACTOR = 3
@@ -129,13 +126,6 @@ def why_ended(ended: Ended) -> StoppedError | None:
         # SIGKILL is what the hard limit of CPU time gives to a program that goes on after SIGXCPU.
         return StoppedError("crashed", f"signal {ended.signal}")
     return StoppedError("error", last or f"exit code {ended.exit_code}") if ended.exit_code else None
-
-
-def program_of(*modules: ModuleType) -> str:
-    """One program of several modules, each of which imports only the standard library and the ones before it."""
-    names = "|".join(re.escape(module.__name__) for module in modules)
-    imports = re.compile(rf"^from (?:{names}) import .*\n", re.MULTILINE)
-    return "\n".join(imports.sub("", inspect.getsource(module)) for module in modules)
 
 
 class Conversation:

@@ -8,9 +8,9 @@ from __future__ import annotations
 import ast
 import re
 from functools import cache
+from pathlib import Path
 from typing import Any
 
-from verifiers.grading import code_candidate, code_data
 from verifiers.grading.code_data import NotPlainError, decode
 from verifiers.grading.code_run import (
     CodeLimits,
@@ -18,11 +18,11 @@ from verifiers.grading.code_run import (
     Place,
     StoppedError,
     limited,
-    program_of,
     wall,
     why_ended,
 )
 from verifiers.grading.code_tests import CodeTests
+from verifiers.programs import joined
 
 PROGRAM = "program.py"
 
@@ -37,7 +37,8 @@ class WreckedError(Exception):
 
 @cache
 def _candidate_program() -> str:
-    return program_of(code_data, code_candidate)
+    folder = Path(__file__).parent
+    return joined(folder / "code_data.py", folder / "code_candidate.py")
 
 
 class Submission:

@@ -1,16 +1,13 @@
-"""The programs that run in sandboxes (`guest/`), each joined from its modules to one file without the package.
-
-A sandbox may have no `verifiers`, another Python and nowhere to put files: what enters it is one text. Joined, modules
-share their names, so that what one imports from another is there already, and that line is left out.
-"""
+"""The programs of this folder, each as one text: a sandbox may have no `verifiers`, and another Python."""
 
 from __future__ import annotations
 
-import ast
 import importlib.util
 import marshal
 from functools import cache
 from pathlib import Path
+
+from verifiers.programs import joined
 
 GUEST = Path(__file__).parent
 AGENT = (
@@ -23,7 +20,7 @@ AGENT = (
 @cache
 def agent_source() -> bytes:
     """The agent, for Python 3.9 and later."""
-    return _joined([GUEST / "agent" / f"{name}.py" for name in AGENT])
+    return joined(*(GUEST / "agent" / f"{name}.py" for name in AGENT)).encode()
 
 
 @cache
@@ -36,19 +33,4 @@ def agent_code() -> bytes:
 @cache
 def keeper_source(worker: str) -> bytes:
     """The keeper of a session: with the shell, or with the interpreter."""
-    return _joined([GUEST / "keeper.py", GUEST / f"{worker}.py"])
-
-
-def _joined(paths: list[Path]) -> bytes:
-    return "\n".join(_without_imports(path.read_text(), first=path == paths[0]) for path in paths).encode()
-
-
-def _without_imports(text: str, *, first: bool) -> str:
-    """Leave out what comes from other modules of the guest. What the first takes from `__future__` counts for all."""
-    lines = text.splitlines()
-    for node in reversed(ast.parse(text).body):
-        if isinstance(node, ast.ImportFrom) and node.module is not None:
-            future = node.module == "__future__" and not first
-            if future or node.module.startswith("verifiers."):
-                del lines[node.lineno - 1 : node.end_lineno]
-    return "\n".join(lines) + "\n"
+    return joined(GUEST / "keeper.py", GUEST / f"{worker}.py").encode()

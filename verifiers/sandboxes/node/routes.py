@@ -20,15 +20,14 @@ from aiohttp import web
 from verifiers.errors import ConfigError, Error, SandboxBusyError, SandboxUnsupportedError
 from verifiers.sandboxes.host.trees import PIECE, from_pieces, pieces_of
 from verifiers.sandboxes.node.actions import ACTIONS, argument
+from verifiers.sandboxes.node.answers import Answers, beat_of
 from verifiers.sandboxes.node.holdings import Holdings
 from verifiers.sandboxes.node.metrics import exposition
-from verifiers.sandboxes.node.once import Once, Undo
+from verifiers.sandboxes.node.once import Once
 from verifiers.sandboxes.node.wire import (
-    BEAT,
     DONE,
     FRAMES,
     HEARTBEAT,
-    KEY,
     OWNER,
     PROTOCOL,
     Answer,
@@ -43,11 +42,6 @@ from verifiers.sandboxes.sandbox import Provider, Sandbox
 from verifiers.sandboxes.spec import SandboxSpec
 
 logger = logging.getLogger(__name__)
-
-BEAT_S = 5.0
-
-Work = Callable[[], Awaitable[Answer]]
-
 
 class Routes:
     """Answers requests for one provider's sandboxes. The arguments are `NodeServer`'s."""
@@ -70,6 +64,7 @@ class Routes:
         self.once = Once()
         self.counts: Counter[str] = Counter()
         self.held = Holdings(provider, self.once, self.counts, lease=lease)
+        self._answers = Answers(self.once, self.counts)
         self._provider = provider
         self._token = token
         self._capacity = capacity
@@ -120,46 +115,14 @@ class Routes:
             raise
         except Exception as error:  # boundary: what is no answer of a provider either
             status, answer = error_answer(error)
-            self._failed(answer)
+            self._answers.failed(answer)
             return web.json_response(answer.header, status=status)
 
     def _known(self, request: web.Request) -> bool:
         given = request.headers.get("Authorization", "").removeprefix("Bearer ")
         return self._token is None or hmac.compare_digest(given.encode(), self._token.encode())
 
-    def _failed(self, answer: Answer) -> None:
-        kind = answer.header["error"]["type"]
-        self.counts[f"error {kind}"] += 1
-        if kind == "SandboxError":
-            logger.warning("a request failed: %s", answer.header["error"]["message"])
-
-    # --- answers --------------------------------------------------------------------------------------------------
-
-    async def _reply(self, request: web.Request, work: Work, undo: Undo | None = None) -> web.StreamResponse:
-        """Do the work once for the request's key, with signs of life while it lasts."""
-        beat = _seconds(request.headers.get(BEAT), BEAT_S)
-        operation = self.once.begin(request.headers.get(KEY), request.headers.get(OWNER, ""), work, undo)
-        with operation.awaited():
-            await asyncio.wait({operation.task}, timeout=beat)
-            if operation.task.done():
-                return self._whole(*operation.outcome())
-            response = web.StreamResponse(headers={"Content-Type": FRAMES})
-            await response.prepare(request)
-            while not operation.task.done():
-                await response.write(HEARTBEAT)
-                await asyncio.wait({operation.task}, timeout=beat)
-            status, answer = operation.outcome()
-            if status != 200:
-                self._failed(answer)
-            await response.write(pack(answer))
-            return response
-
-    def _whole(self, status: int, answer: Answer) -> web.Response:
-        if status != 200:
-            self._failed(answer)
-        if answer.blobs:
-            return web.Response(body=pack(answer), status=status, content_type=FRAMES)
-        return web.json_response(answer.header, status=status)
+    # --- how it is ------------------------------------------------------------------------------------------------
 
     async def _health(self, request: web.Request) -> web.Response:
         return web.json_response(
@@ -208,7 +171,7 @@ class Routes:
             await self.held.end(owner, "its owner has left")
             return Answer({})
 
-        return await self._reply(request, work)
+        return await self._answers.reply(request, work)
 
     async def _cancel(self, request: web.Request) -> web.Response:
         arguments, _ = await _message(request)
@@ -237,7 +200,7 @@ class Routes:
         async def undo(answer: Answer) -> None:
             await self.held.delete(answer.header["id"], "its creation was cancelled")
 
-        return await self._reply(request, work, undo)
+        return await self._answers.reply(request, work, undo)
 
     def _admit(self) -> None:
         if self.draining:
@@ -279,7 +242,7 @@ class Routes:
             await asyncio.gather(*(self.held.delete(info.id, "it was deleted") for info in found))
             return Answer({"count": len(found)})
 
-        return await self._reply(request, work)
+        return await self._answers.reply(request, work)
 
     async def _get(self, request: web.Request) -> web.Response:
         sandbox_id = request.match_info["id"]
@@ -294,12 +257,12 @@ class Routes:
         sandbox_id, name = request.match_info["id"], request.match_info["action"]
         arguments, blob = await _message(request)
         if name == "delete":
-            return await self._reply(request, lambda: self._deleted(sandbox_id))
+            return await self._answers.reply(request, lambda: self._deleted(sandbox_id))
         if name == "alive" and sandbox_id not in self.held:
             return web.json_response({"alive": False})
         if name == "claim":
             sandbox, spec = self.held.sandbox(sandbox_id), spec_of(argument(arguments, "spec", dict))
-            return await self._reply(request, lambda: self._claimed(sandbox, spec))
+            return await self._answers.reply(request, lambda: self._claimed(sandbox, spec))
         if name not in ACTIONS:
             raise ConfigError(f"there is no action {name!r}", hint=f"One of {', '.join(ACTIONS)}, claim, delete.")
 
@@ -312,7 +275,7 @@ class Routes:
         async def undo(answer: Answer) -> None:
             await ACTIONS["kill"](self.held.sandbox(sandbox_id), answer.header, b"")
 
-        return await self._reply(request, work, undo if name == "start" else None)
+        return await self._answers.reply(request, work, undo if name == "start" else None)
 
     async def _deleted(self, sandbox_id: str) -> Answer:
         await self.held.delete(sandbox_id, "it was deleted")
@@ -329,7 +292,7 @@ class Routes:
         sandbox = self.held.sandbox(request.match_info["id"])
         process = await sandbox.attach(request.match_info["process"])
         offsets = {name: int(request.query.get(name, 0)) for name in ("stdout_from", "stderr_from")}
-        beat = _seconds(request.headers.get(BEAT), BEAT_S)
+        beat = beat_of(request)
         response = web.StreamResponse(headers={"Content-Type": FRAMES})
         await response.prepare(request)
         chunks = process.output(**offsets)
@@ -348,7 +311,7 @@ class Routes:
                 coming = asyncio.ensure_future(anext(chunks, None))
         except Error as error:
             answer = error_answer(error)[1]
-            self._failed(answer)
+            self._answers.failed(answer)
             await response.write(pack(answer))
             return response
         finally:
@@ -372,7 +335,7 @@ class Routes:
 
         try:
             await from_pieces(request.content.iter_chunked(PIECE), folder / "tree")
-            return await self._reply(request, work)
+            return await self._answers.reply(request, work)
         finally:
             if not taken:
                 await asyncio.to_thread(shutil.rmtree, folder)
@@ -380,7 +343,7 @@ class Routes:
     async def _download(self, request: web.Request) -> web.StreamResponse:
         """A message when it is there, then its pieces."""
         sandbox, path = self.held.sandbox(request.match_info["id"]), request.query["path"]
-        beat = _seconds(request.headers.get(BEAT), BEAT_S)
+        beat = beat_of(request)
         response = web.StreamResponse(headers={"Content-Type": FRAMES})
         await response.prepare(request)
         folder = self._folder()
@@ -390,7 +353,7 @@ class Routes:
                 await response.write(HEARTBEAT)
             if (error := loading.exception()) is not None:
                 answer = error_answer(error)[1]
-                self._failed(answer)
+                self._answers.failed(answer)
                 await response.write(pack(answer))
                 return response
             await response.write(pack(Answer({})))
@@ -404,13 +367,6 @@ class Routes:
 
     def _folder(self) -> Path:
         return Path(tempfile.mkdtemp(dir=self.scratch))
-
-
-def _seconds(text: str | None, default: float) -> float:
-    try:
-        return max(0.05, float(text)) if text else default
-    except ValueError:
-        return default
 
 
 async def _message(request: web.Request) -> tuple[dict[str, Any], bytes]:
