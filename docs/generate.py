@@ -79,7 +79,6 @@ SECTIONS = (
     ("Clients", "verifiers.clients"),
     ("Sandboxes", "verifiers.sandboxes"),
     ("Groups of rollouts", "verifiers.rollouts"),
-    ("Sandboxes", "verifiers.sandboxes"),
     ("Training", "verifiers.train"),
     ("Types", "verifiers.types"),
     ("Limits", "verifiers.scopes"),
@@ -89,6 +88,19 @@ SECTIONS = (
 
 
 BY_MODULE = {
+    "Capabilities": "verifiers.sandboxes.results",
+    "CodeResult": "verifiers.sandboxes.sessions",
+    "Command": "verifiers.sandboxes.spec",
+    "Interpreter": "verifiers.sandboxes.sessions",
+    "Lease": "verifiers.sandboxes.lease",
+    "NodeProvider": "verifiers.sandboxes.node.client",
+    "NodesProvider": "verifiers.sandboxes.node.cluster",
+    "Process": "verifiers.sandboxes.sandbox",
+    "Provider": "verifiers.sandboxes.sandbox",
+    "Session": "verifiers.sandboxes.sessions",
+    "SessionResult": "verifiers.sandboxes.sessions",
+    "SyncProvider": "verifiers.sandboxes.sync",
+    "command": "verifiers.sandboxes.spec",
     "ScriptedClient": "verifiers.clients.scripted",
     "EmbeddedServer": "verifiers.clients.embedded",
     "CachedClient": "verifiers.clients.cache",

@@ -86,6 +86,7 @@ if TYPE_CHECKING:
         SandboxFileNotFoundError as SandboxFileNotFoundError,
         SandboxNotReadyError as SandboxNotReadyError,
         SandboxPathError as SandboxPathError,
+        SandboxSettingsError as SandboxSettingsError,
         SandboxUnreachableError as SandboxUnreachableError,
         SandboxUnsupportedError as SandboxUnsupportedError,
         StoreError as StoreError,
@@ -217,7 +218,7 @@ _MODULES = {
         "ModelNotFoundError ModelTimeoutError OverlongPromptError PythonWorkerDeadError PythonWorkerNotReadyError "
         "PythonWorkerRequestError RateLimitError ResumeError RewardError SandboxBusyError SandboxCreationError "
         "SandboxDiedError SandboxError SandboxFileNotFoundError SandboxNotReadyError SandboxPathError "
-        "SandboxUnreachableError SandboxUnsupportedError StoreError ToolCallError ToolError "
+        "SandboxSettingsError SandboxUnreachableError SandboxUnsupportedError StoreError ToolCallError ToolError "
         "ToolParseError ToolServerError ToolServerStartError TunnelError UpstreamApiError UserError"
     ),
     "verifiers.evals.printing": "print_prompt_completions_sample",

@@ -52,6 +52,7 @@
         ├── DatasetError, DataUnavailableError
         ├── MissingKeyError, MissingExtraError
         ├── ConfigError
+        │   └── SandboxSettingsError        no sandbox can be made with it; ends the run
         ├── ClusterError                a Ray cluster is not there, or has no room
         ├── HubError                    the registry
         │   ├── HubDeniedError              no token, or one that does not allow it
@@ -590,6 +591,15 @@ class ConfigError(UserError, ValueError):
 
     exit_code = ExitCode.USAGE
     hint = "Correct the setting named above; --help lists them all."
+
+
+class SandboxSettingsError(ConfigError):
+    """A setting with which no sandbox can be made: the name of a provider, the address of a node, its token.
+
+    Ends a run: every further rollout would fail alike.
+    """
+
+    fatal = True
 
 
 class ClusterError(UserError):

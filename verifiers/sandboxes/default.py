@@ -21,7 +21,7 @@ from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
-from verifiers.errors import ConfigError
+from verifiers.errors import SandboxSettingsError
 from verifiers.sandboxes.local.provider import LocalProvider
 from verifiers.sandboxes.pool import SandboxPool
 from verifiers.sandboxes.sandbox import Provider
@@ -73,12 +73,16 @@ def _checked(name: str, setting: Setting) -> Setting:
         least = 0 if name == "ready" else 1
         number = int(value) if str(value).isdecimal() else -1
         if number < least or isinstance(value, bool):
-            raise ConfigError(f"{name} of {setting.origin} is {value!r}", hint=f"A whole number, at least {least}.")
+            raise SandboxSettingsError(
+                f"{name} of {setting.origin} is {value!r}", hint=f"A whole number, at least {least}."
+            )
         return Setting(number, setting.origin)
     if name == "level" and value not in ISOLATION_LEVELS:
-        raise ConfigError(f"level of {setting.origin} is {value!r}", hint=f"One of {', '.join(ISOLATION_LEVELS)}.")
+        hint = f"One of {', '.join(ISOLATION_LEVELS)}."
+        raise SandboxSettingsError(f"level of {setting.origin} is {value!r}", hint=hint)
     if not isinstance(value, str) or not value:
-        raise ConfigError(f"{name} of {setting.origin} is {value!r}", hint="A provider's name, or addresses of nodes.")
+        hint = "A provider's name, or addresses of nodes."
+        raise SandboxSettingsError(f"{name} of {setting.origin} is {value!r}", hint=hint)
     return setting
 
 
@@ -104,7 +108,7 @@ def _provider(setting: Setting, level: Isolation) -> Provider:
         from verifiers.sandboxes.node.cluster import NodesProvider
 
         return NodesProvider(addresses)  # also for one: its host name may have several numbers
-    raise ConfigError(
+    raise SandboxSettingsError(
         f"{setting.value!r} of {setting.origin} is no provider of sandboxes",
         hint="One of local, docker, podman, prime, or addresses of nodes: http://HOST:PORT or unix:/PATH, with commas.",
     )

@@ -68,10 +68,10 @@ class PooledSandbox(Sandbox):
     async def remove(self, path: str, *, recursive: bool = False) -> None:
         await self.inner.remove(path, recursive=recursive)
 
-    async def upload(self, source: Path, target: str) -> None:
+    async def upload(self, source: Path | str, target: str) -> None:
         await self.inner.upload(source, target)
 
-    async def download(self, source: str, target: Path) -> None:
+    async def download(self, source: str, target: Path | str) -> None:
         await self.inner.download(source, target)
 
     async def usage(self) -> Usage:

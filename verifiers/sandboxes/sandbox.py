@@ -72,6 +72,13 @@ class Sandbox(ABC):
     async def run(self, command: Command) -> ExecResult:
         """Run `command` to its end. Cancelling the caller kills it. Launches are never repeated."""
 
+    async def spawn(self, line: str | Sequence[str], *, timeout: float | None = None, **options: Any) -> Process:
+        """Start a command that goes on, such as a server; it has no deadline unless `timeout` sets one.
+
+        `options` are the other fields of `Command`.
+        """
+        return await self.start(command(line, timeout=timeout, **options))
+
     @abstractmethod
     async def start(self, command: Command) -> Process:
         """Start `command` and let it run. With `stdin=None` its input stays open for `Process.write`."""
@@ -120,11 +127,11 @@ class Sandbox(ABC):
         """Remove a file or directory."""
 
     @abstractmethod
-    async def upload(self, source: Path, target: str) -> None:
+    async def upload(self, source: Path | str, target: str) -> None:
         """Copy a file or a directory of the host into the sandbox."""
 
     @abstractmethod
-    async def download(self, source: str, target: Path) -> None:
+    async def download(self, source: str, target: Path | str) -> None:
         """Copy a file or a directory out of the sandbox into a new place; links out and special files are refused."""
 
     @abstractmethod

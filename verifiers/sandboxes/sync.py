@@ -106,6 +106,13 @@ class SyncSandbox:
         """Run `command` to its end. Cancelling the caller kills it. Launches are never repeated."""
         return self._loop.run(self.inner.run(command))
 
+    def spawn(self, line: str | Sequence[str], *, timeout: float | None = None, **options: Any) -> SyncProcess:
+        """Start a command that goes on, such as a server; it has no deadline unless `timeout` sets one.
+
+        `options` are the other fields of `Command`.
+        """
+        return SyncProcess(self._loop, self._loop.run(self.inner.spawn(line, timeout=timeout, **options)))
+
     def start(self, command: Command) -> SyncProcess:
         """Start `command` and let it run. With `stdin=None` its input stays open for `Process.write`."""
         return SyncProcess(self._loop, self._loop.run(self.inner.start(command)))
@@ -153,11 +160,11 @@ class SyncSandbox:
         """Remove a file or directory."""
         self._loop.run(self.inner.remove(path, recursive=recursive))
 
-    def upload(self, source: Path, target: str) -> None:
+    def upload(self, source: Path | str, target: str) -> None:
         """Copy a file or a directory of the host into the sandbox."""
         self._loop.run(self.inner.upload(source, target))
 
-    def download(self, source: str, target: Path) -> None:
+    def download(self, source: str, target: Path | str) -> None:
         """Copy a file or a directory out of the sandbox into a new place; links out and special files are refused."""
         self._loop.run(self.inner.download(source, target))
 

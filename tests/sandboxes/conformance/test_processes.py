@@ -157,3 +157,16 @@ async def test_a_start_that_is_cancelled_leaves_no_process(sandbox):
         await starting
     found = await sandbox.exec("cat /proc/[0-9]*/cmdline | tr '\\0' ' ' | grep -c '[s]leep 7601'; true")
     assert found.stdout == b"0\n"
+
+
+async def test_a_server_goes_on_without_a_deadline_and_a_missing_program_is_told(sandbox):
+    """`spawn` takes what `exec` takes; who reads a process that could not begin reads why."""
+    process = await sandbox.spawn("echo up; read x", stdin=None)
+    assert (await anext(process.output())).data == b"up\n"
+    await process.kill()
+    assert (await process.wait()).signal == signal.SIGKILL
+    absent = await sandbox.spawn(["no-such-program"])
+    found = await collect(absent.output())
+    assert b"no-such-program" in text(found["stderr"]) and not found["stdout"]
+    result = await absent.wait()
+    assert (result.exit_code, result.stderr) == (127, text(found["stderr"]))

@@ -159,7 +159,9 @@ class GuestProcess(Process):
         else:
             text = f"{self._command.argv[0]}: {reason}\n".encode()
             status = 127 if int(code) == errno.ENOENT else 126
-            self._result = self._judge(ExecResult(exit_code=status, stderr=text, stderr_bytes=len(text)))
+            self._keep(1, text[: self._command.max_output])  # for those who read while it runs, too
+            kept = bytes(self._kept[1])
+            self._result = self._judge(ExecResult(exit_code=status, stderr=kept, stderr_bytes=len(text)))
         self._over()
 
     def _over(self) -> None:

@@ -215,7 +215,7 @@ class GuestSandbox(Sandbox):
         else:
             await self._file(b"remove", path)
 
-    async def upload(self, source: Path, target: str) -> None:
+    async def upload(self, source: Path | str, target: str) -> None:
         process = self._tree("receive", target, live=True)
         try:
             async for piece in pieces_of(Path(source)):
@@ -227,7 +227,7 @@ class GuestSandbox(Sandbox):
             await _shielded(process.kill(), CANCEL_S)
             raise
 
-    async def download(self, source: str, target: Path) -> None:
+    async def download(self, source: str, target: Path | str) -> None:
         writer = TreeWriter(Path(target))
 
         def take(data: bytes) -> None:

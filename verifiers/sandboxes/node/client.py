@@ -138,18 +138,18 @@ class NodeSandbox(Sandbox):
     async def remove(self, path: str, *, recursive: bool = False) -> None:
         await self.ask("remove", {"path": path, "recursive": recursive}, launch=True)
 
-    async def upload(self, source: Path, target: str) -> None:
+    async def upload(self, source: Path | str, target: str) -> None:
         await self.link.ask(
-            f"{self.path}/tree", method="PUT", query={"path": target}, body=lambda: pieces_of(source), launch=True
+            f"{self.path}/tree", method="PUT", query={"path": target}, body=lambda: pieces_of(Path(source)), launch=True
         )
 
-    async def download(self, source: str, target: Path) -> None:
+    async def download(self, source: str, target: Path | str) -> None:
         async def attempt() -> None:
             async with self.link.stream(f"{self.path}/tree", {"path": source}) as content:
                 self.link.checked(await receive(content))
-                await from_pieces(content.iter_chunked(PIECE), target)
+                await from_pieces(content.iter_chunked(PIECE), Path(target))
 
-        await asyncio.to_thread(TreeWriter, target)  # refuses what is there before any work
+        await asyncio.to_thread(TreeWriter, Path(target))  # refuses what is there before any work
         await self.link.attempts(attempt)
 
     async def usage(self) -> Usage:

@@ -30,6 +30,7 @@ from verifiers.errors import (
     ProtocolError,
     SandboxDiedError,
     SandboxError,
+    SandboxSettingsError,
     SandboxUnreachableError,
 )
 from verifiers.sandboxes.host.trees import PIECE
@@ -86,7 +87,7 @@ class Link:
         self._token = os.environ.get(TOKEN_VARIABLE) if token is None else token
         parts = urlsplit(self.node)
         if parts.scheme not in ("http", "https", "unix"):
-            raise ConfigError(f"{url!r} is no address of a node", hint="http://HOST:PORT or unix:/PATH.")
+            raise SandboxSettingsError(f"{url!r} is no address of a node", hint="http://HOST:PORT or unix:/PATH.")
         self._socket = parts.path if parts.scheme == "unix" else None
         self._base = "http://node" if self._socket else self.node
         self._closed = False
@@ -255,14 +256,18 @@ class Link:
         if isinstance(record, dict):
             error = error_of(record, self.node)
             if isinstance(error, ConfigError) and "token" in str(error):
-                error.hint = f"Set {TOKEN_VARIABLE} to the token that the node was started with."
+                hint = f"Set {TOKEN_VARIABLE} to the token that the node was started with."
+                raise SandboxSettingsError(str(error), hint=hint)
             raise error
         return answer
 
     # --- when it fails --------------------------------------------------------------------------------------------
 
     async def health(self) -> dict[str, Any]:
-        """What the node tells of itself. Raises `FAILURES` within the time of a probe; ConfigError: wrong token."""
+        """What the node tells of itself.
+
+        Raises `FAILURES` within the time of a probe; SandboxSettingsError: wrong token.
+        """
         async with asyncio.timeout(self.patience.probe):
             async with self._open("GET", "/health", {}, None, None) as response:
                 found = (await self._answer(response)).header
