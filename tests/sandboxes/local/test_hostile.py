@@ -1,12 +1,13 @@
 """What one caller or one program does wrong stays with it."""
 
 import asyncio
+import gc
 import os
 from pathlib import Path
 
 import pytest
 
-from verifiers.errors import SandboxCreationError, SandboxDiedError, SandboxPathError
+from verifiers.errors import ConfigError, SandboxCreationError, SandboxDiedError, SandboxPathError
 from verifiers.sandboxes.host.process import GuestProcess
 from verifiers.sandboxes.local.provider import LocalProvider
 from verifiers.sandboxes.sandbox import Sandbox
@@ -100,3 +101,31 @@ async def test_no_place_for_what_sandboxes_need_is_said_with_what_to_do(tmp_path
         with pytest.raises(SandboxCreationError, match="file") as told:
             await provider.create(SandboxSpec())
     assert "root=" in str(told.value.hint)
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")  # what that user leaves open
+def test_a_provider_outlives_an_event_loop_and_serves_one_at_a_time():
+    """What the loop before has made is ended and cannot be spoken to, and nobody waits for it."""
+
+    async def made() -> Sandbox:
+        return await provider.create(SandboxSpec())
+
+    async def again() -> None:
+        for call in (lambda: old.exec("true"), old.alive, lambda: old.read("/etc/hosts"), old.delete):
+            with pytest.raises(ConfigError, match="another event loop"):
+                await call()
+        new = await made()
+        assert (await new.exec("echo on")).stdout == b"on\n"
+        with pytest.raises(ConfigError, match="two event loops"):
+            await asyncio.to_thread(asyncio.run, made())
+        assert [one.id for one in await provider.list()] == [new.id]
+        await new.delete()
+        await provider.close()
+
+    provider = LocalProvider()
+    old: Sandbox = asyncio.run(made())
+    state = provider._state
+    asyncio.run(again())
+    assert state is not None and not state.exists()
+    del old
+    gc.collect()

@@ -54,6 +54,16 @@ async def test_any_client_can_use_it(server, provider):
     assert [(one["id"], one["labels"]) for one in listed] == [(sandbox.id, {"run": "r"})]
 
 
+async def test_images_are_those_of_the_folder_alone(tmp_path):
+    """No name leads out of it: `..` would be whatever the folder lies in, the machine's own root perhaps."""
+    (tmp_path / "usr").mkdir()
+    (tmp_path / "images").mkdir()
+    async with serving(images=tmp_path / "images") as server, NodeProvider(server.url, token=TOKEN) as provider:
+        for name in ("..", ".", "../images", str(tmp_path)):
+            with pytest.raises(SandboxUnsupportedError, match="this node has no image"):
+                await provider.create(SandboxSpec(image=name))
+
+
 async def test_figures_are_for_prometheus(server, provider):
     """What was done, how long it took and what failed is counted."""
     sandbox = await provider.create(SandboxSpec())

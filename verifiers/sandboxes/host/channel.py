@@ -17,7 +17,7 @@ import asyncio
 import struct
 from typing import Protocol
 
-from verifiers.errors import SandboxDiedError, SandboxError
+from verifiers.errors import ConfigError, SandboxDiedError, SandboxError
 from verifiers.sandboxes.guest.agent.wire import GONE, OUT, READY, VERSION
 
 MAX_BODY = (1 << 20) + (1 << 16)
@@ -103,8 +103,17 @@ class Channel(asyncio.Protocol):
 
     # --- for those who use it
 
+    def check_loop(self) -> None:
+        """ConfigError: this is not the event loop that hears the agent, so that an answer would never come."""
+        if asyncio.get_running_loop() is not self._loop:
+            raise ConfigError(
+                "a sandbox is used in another event loop than it was made in",
+                hint="Use one asyncio.run for all of it, or verifiers.sandboxes.sync from code without a loop.",
+            )
+
     def open(self, listener: Listener) -> int:
         """An id whose frames `listener` gets. Raises if the connection has ended."""
+        self.check_loop()
         if self.error is not None:
             raise self.error.with_traceback(None)
         self._number = self._number % 0xFFFFFFFF + 1
@@ -135,7 +144,7 @@ class Channel(asyncio.Protocol):
         """End the connection: everybody who waits is told."""
         if self.error is None:
             self.error = error
-            if self._transport is not None:
+            if self._transport is not None and not self._loop.is_closed():
                 self._transport.abort()
             self._can_write.set()
             if not self.started.done():

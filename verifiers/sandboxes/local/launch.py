@@ -101,10 +101,12 @@ class Spawner:
     def _hang_up(self) -> None:
         if self._open:
             self._open = False
-            self._loop.remove_reader(self._link.fileno())
+            waiting = not self._loop.is_closed()
+            if waiting:
+                self._loop.remove_reader(self._link.fileno())
             self._link.close()
             for child in self._children.values():
-                if not child.ended.done():
+                if waiting and not child.ended.done():
                     child.ended.set_result((-9, ""))
             self._children.clear()
 

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from verifiers.errors import (
+    ConfigError,
     SandboxBusyError,
     SandboxCreationError,
     SandboxUnsupportedError,
@@ -75,6 +76,7 @@ class LocalProvider(Provider):
         self._bubblewrap = ("", "")
         self._builder: Builder | None = None
         self._spawner: Spawner | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._preparing = asyncio.Lock()
         self._starting = asyncio.Semaphore(STARTS)
         self._lives: dict[str, Life] = {}
@@ -217,6 +219,13 @@ class LocalProvider(Provider):
 
     async def _prepare(self) -> tuple[Spawner, Builder, Confiner]:
         """What all sandboxes have in common; made once, in a thread, since it takes as long as some sandboxes do."""
+        loop = asyncio.get_running_loop()
+        if self._loop is not None and self._loop is not loop:
+            if not self._loop.is_closed():
+                hint = "Make a provider for each loop."
+                raise ConfigError("a LocalProvider is used in two event loops at once", hint=hint)
+            self._begin_again()
+        self._loop = loop
         async with self._preparing:
             if self._closing is None and self._builder is None:
                 try:
@@ -226,6 +235,16 @@ class LocalProvider(Provider):
                     hint = "Make room, or name another directory: LocalProvider(root=…), or TMPDIR."
                     raise SandboxCreationError(what, hint=hint, cause=error) from error
         return self._prepared()
+
+    def _begin_again(self) -> None:
+        """Forget what a loop that is over has made: nobody can speak to that any more."""
+        if self._spawner is not None:
+            self._spawner.close()
+        for life in self._lives.values():
+            life.confinement.linger()
+        for known in (self._lives, self._sandboxes, self._by_key):
+            known.clear()
+        self._starting, self._preparing = asyncio.Semaphore(STARTS), asyncio.Lock()
 
     def _make(self) -> None:
         probe.require(self.level)
@@ -285,7 +304,9 @@ class LocalProvider(Provider):
 
     async def _close(self) -> None:
         async with self._preparing:
-            ends = [life.end() for life in self._lives.values()]
+            # Where their loop is over, what they wait for never comes: they end with the process that started them.
+            over = self._loop is not None and self._loop.is_closed()
+            ends = [] if over else [life.end() for life in self._lives.values()]
             outcomes = await asyncio.gather(*ends, return_exceptions=True)
             if self._spawner is not None:
                 self._spawner.close()

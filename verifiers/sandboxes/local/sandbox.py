@@ -160,4 +160,5 @@ class LocalSandbox(GuestSandbox):
         return self.life.confinement.usage()
 
     async def delete(self) -> None:
+        self.channel.check_loop()
         await shielded(self.life.end())

@@ -217,7 +217,8 @@ class Routes:
         name = spec.image
         if name == "host":
             return spec
-        if self._images is not None and name == Path(name).name and (self._images / name).is_dir():
+        inside = name == Path(name).name != ".."
+        if self._images is not None and inside and (self._images / name).is_dir():
             return replace(spec, image=str(self._images / name))
         if name.startswith((".", "/")) or Path(name).exists():
             hint = "Images are the sub-folders of the folder that sandboxd --images names, and known names."
