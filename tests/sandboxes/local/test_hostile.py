@@ -110,7 +110,7 @@ def test_a_provider_outlives_an_event_loop_and_serves_one_at_a_time():
     async def made() -> Sandbox:
         return await provider.create(SandboxSpec())
 
-    async def again() -> None:
+    async def again(old: Sandbox) -> None:
         for call in (lambda: old.exec("true"), old.alive, lambda: old.read("/etc/hosts"), old.delete):
             with pytest.raises(ConfigError, match="another event loop"):
                 await call()
@@ -123,9 +123,9 @@ def test_a_provider_outlives_an_event_loop_and_serves_one_at_a_time():
         await provider.close()
 
     provider = LocalProvider()
-    old: Sandbox = asyncio.run(made())
+    left = asyncio.run(made())
     state = provider._state
-    asyncio.run(again())
+    asyncio.run(again(left))
     assert state is not None and not state.exists()
-    del old
+    del left
     gc.collect()
