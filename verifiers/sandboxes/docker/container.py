@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from verifiers.sandboxes.guest.program import agent_source
-from verifiers.sandboxes.local.limits import OWN_MEMORY, OWN_PIDS
+from verifiers.sandboxes.guest.program import OWN_MEMORY, OWN_PIDS, agent_source
 from verifiers.sandboxes.spec import MIB, SandboxSpec
 
 HOME = "/home/sandbox"

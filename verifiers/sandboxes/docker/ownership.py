@@ -7,12 +7,11 @@ a container ends with the connection to its owner: one that does not run, and is
 from __future__ import annotations
 
 import os
-import platform
 from collections.abc import Mapping
 from typing import Any
 
 from verifiers.sandboxes.docker.container import OWNER_LABEL
-from verifiers.sandboxes.local.owners import start_time, world
+from verifiers.sandboxes.host.owner import start_time, world
 
 OLD_S = 3600.0
 
@@ -20,20 +19,13 @@ OLD_S = 3600.0
 def mine() -> str:
     """This process, for the label."""
     pid = os.getpid()
-    return f"{pid} {start_time(pid) or 0} {_world()}"
-
-
-def _world() -> str:
-    try:
-        return world()
-    except OSError:  # no Linux: engines run in a machine of their own there
-        return platform.node()
+    return f"{pid} {start_time(pid) or 0} {world()}"
 
 
 def is_gone(container: Mapping[str, Any], now: float) -> bool:
     """Whether the owner of a container is, as the engine lists it; now: seconds since the epoch."""
     words = str(container.get("Labels", {}).get(OWNER_LABEL, "")).split(" ", 2)
-    if len(words) == 3 and words[2] == _world() and words[0].isdigit():
+    if len(words) == 3 and words[2] == world() and words[0].isdigit():
         if words[1] == "0":
             return not _is_there(int(words[0]))
         return str(start_time(int(words[0]))) != words[1]

@@ -15,6 +15,10 @@ AGENT = (
     *("connection", "streams", "supervision", "agent", "main"),
 )
 """Modules of the agent, each after those that it needs."""
+OWN_MEMORY = 32
+"""MiB that a sandbox has beyond its limit, for its own first process: that goes on when the limit is met."""
+OWN_PIDS = 8
+"""The same of processes: bubblewrap, the agent and its supervisors."""
 
 
 @cache

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from verifiers.errors import SandboxCreationError
+from verifiers.sandboxes.guest.program import OWN_MEMORY, OWN_PIDS
 from verifiers.sandboxes.local import cgroups, limits, owners, seccomp
 from verifiers.sandboxes.local.cgroups import Group
 from verifiers.sandboxes.local.identity import Identities, may_mount
@@ -115,8 +116,8 @@ class Confiner:
         try:
             group = self.cgroups.make(
                 self.owner.group_name(sandbox_id),
-                memory=None if spec.memory is None else spec.memory + limits.OWN_MEMORY,
-                pids=None if spec.pids is None else spec.pids + limits.OWN_PIDS,
+                memory=None if spec.memory is None else spec.memory + OWN_MEMORY,
+                pids=None if spec.pids is None else spec.pids + OWN_PIDS,
                 cpu=spec.cpu,
             )
         except OSError as error:

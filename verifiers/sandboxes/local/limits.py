@@ -9,12 +9,9 @@ from __future__ import annotations
 import resource
 from collections.abc import Collection
 
+from verifiers.sandboxes.guest.program import OWN_PIDS
 from verifiers.sandboxes.spec import MIB, SandboxSpec
 
-OWN_MEMORY = 32
-"""MiB that a sandbox has beyond its limit, for its own first process: that goes on when the limit is met."""
-OWN_PIDS = 8
-"""The same of processes: bubblewrap, the agent and its supervisors."""
 SHARED_PIDS = 4096
 """Processes of a user of whom sandboxes share the id: enough for hundreds of them, too few to take a machine down."""
 OPEN_FILES = 4096

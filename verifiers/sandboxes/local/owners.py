@@ -22,31 +22,16 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 from verifiers.errors import SandboxUnsupportedError
+from verifiers.sandboxes.host.owner import start_time, world
 from verifiers.sandboxes.local.cgroups import Cgroups, Group, Tree
 
 PREFIX = "vf"
 FOLDER = "sandboxes"
 _MNT_DETACH = 2
-
-
-def start_time(pid: int) -> int | None:
-    """When a process started, in clock ticks since boot; None if there is none."""
-    try:
-        return int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[19])
-    except OSError:
-        return None
-
-
-@cache
-def world() -> str:
-    """What process ids are told in: this boot and this PID namespace."""
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    return f"{boot} {os.readlink('/proc/self/ns/pid')}"
 
 
 def registry() -> Path:

@@ -34,8 +34,8 @@ from verifiers.errors import (
 from verifiers.loops import shielded
 from verifiers.sandboxes.guest.program import agent_source
 from verifiers.sandboxes.host.channel import Channel
+from verifiers.sandboxes.host.owner import start_time, world
 from verifiers.sandboxes.host.provider import GuestProvider, Life, RemoteSandbox
-from verifiers.sandboxes.local.owners import start_time, world
 from verifiers.sandboxes.prime.api import KEY_HINT, Api, Patience
 from verifiers.sandboxes.prime.deleting import Deleter
 from verifiers.sandboxes.prime.session import BOOT, Gateway, Session
@@ -263,11 +263,7 @@ def _silent(spec: SandboxSpec, words: str) -> SandboxCreationError:
 
 
 def _world() -> str:
-    try:
-        text = world()
-    except OSError:
-        text = platform.node()
-    return hashlib.sha256(f"{platform.node()} {text}".encode()).hexdigest()[:16]
+    return hashlib.sha256(f"{platform.node()} {world()}".encode()).hexdigest()[:16]
 
 
 def _owner() -> str:
