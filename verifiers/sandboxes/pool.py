@@ -27,22 +27,16 @@ from verifiers.errors import (
     SandboxBusyError,
     SandboxCreationError,
     SandboxError,
-    SandboxNotReadyError,
 )
 from verifiers.loops import shielded
 from verifiers.sandboxes.pool_kinds import Kind, PoolStats
+from verifiers.sandboxes.pool_starts import ATTEMPTS, LONGEST_PAUSE_S, PAUSE_S, started
 from verifiers.sandboxes.pooled import PooledSandbox
 from verifiers.sandboxes.results import Capabilities, SandboxInfo
 from verifiers.sandboxes.sandbox import Provider, Sandbox
 from verifiers.sandboxes.spec import SandboxSpec, check_limit
 
 logger = logging.getLogger(__name__)
-
-ATTEMPTS = 3
-"""How often one sandbox is tried to be made, or deleted. Only creation is repeated, never a command."""
-PAUSE_S = 0.2
-"""Before the second attempt; each further one waits twice as long. Also after a busy answer that names no time."""
-LONGEST_PAUSE_S = 30.0
 
 
 @dataclass(eq=False, slots=True)
@@ -332,7 +326,13 @@ class SandboxPool(Provider):
         task, began = asyncio.current_task(), _now()
         assert task is not None
         try:
-            sandbox = await self._created(kind)
+            sandbox = await started(
+                self.provider,
+                kind.spec,
+                start_s=self._start_s,
+                wait_s=self._wait_s,
+                busy=partial(self._make_room, kind),
+            )
         except Exception as error:  # boundary: it goes to who waits, or into the log
             del self._starting[task]
             self._start_failed(kind, began, error)
@@ -350,32 +350,6 @@ class SandboxPool(Provider):
             else:
                 kind.idle.append((sandbox, _now()))
         self._pump()
-
-    async def _created(self, kind: Kind) -> Sandbox:
-        """A new sandbox, tried again where that can help; a creation that failed has left nothing."""
-        attempt, waited, pause = 1, 0.0, PAUSE_S
-        while True:
-            try:
-                async with asyncio.timeout(self._start_s):
-                    return await self.provider.create(kind.spec)
-            except SandboxBusyError as error:
-                pause = min(error.retry_after or PAUSE_S, LONGEST_PAUSE_S)
-                waited += pause
-                if self._wait_s is not None and waited > self._wait_s:
-                    raise
-                self._make_room(kind)
-            except TimeoutError as error:
-                if attempt == ATTEMPTS:
-                    said = f"a sandbox was not ready within {self._start_s:g} s, {attempt} times"
-                    raise SandboxNotReadyError(said, cause=error) from error
-                attempt += 1
-            except SandboxError as error:
-                if attempt == ATTEMPTS or not error.retryable:
-                    raise
-                logger.info("a sandbox could not be made, attempt %d of %d: %s", attempt, ATTEMPTS, error)
-                pause = PAUSE_S * 2 ** (attempt - 1)
-                attempt += 1
-            await asyncio.sleep(pause)
 
     def _start_failed(self, kind: Kind, began: float, error: Exception) -> None:
         self._counts["failed"] += 1
