@@ -14,7 +14,6 @@ event loop it is used in.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections import Counter
 from collections.abc import Mapping
@@ -30,6 +29,7 @@ from verifiers.errors import (
 )
 from verifiers.loops import shielded
 from verifiers.sandboxes.pool_kinds import Kind, PoolStats
+from verifiers.sandboxes.pool_requests import Requests
 from verifiers.sandboxes.pool_starts import ATTEMPTS, LONGEST_PAUSE_S, PAUSE_S, started
 from verifiers.sandboxes.pooled import PooledSandbox
 from verifiers.sandboxes.results import Capabilities, SandboxInfo
@@ -46,19 +46,6 @@ class _Waiter:
     kind: Kind
     since: float
     given: asyncio.Future[tuple[Sandbox, float | None]]
-
-
-@dataclass(eq=False, slots=True)
-class _Request:
-    """A creation with an idempotency key, maybe asked for by several; `told`: somebody has got its sandbox."""
-
-    task: asyncio.Task[PooledSandbox]
-    callers: int = 0
-    told: bool = False
-
-    def failed(self) -> bool:
-        """Whether asking again is a new request."""
-        return self.task.done() and (self.task.cancelled() or self.task.exception() is not None)
 
 
 class SandboxPool(Provider):
@@ -98,7 +85,7 @@ class SandboxPool(Provider):
         self._used: dict[str, PooledSandbox] = {}
         self._ending: dict[Sandbox, asyncio.Task[SandboxError | None]] = {}
         self._undeleted: set[Sandbox] = set()
-        self._requests: dict[str, _Request] = {}
+        self._requests = Requests()
         self._counts: Counter[str] = Counter()
         self._sweep_timer: asyncio.TimerHandle | None = None
         self._closing: asyncio.Task[None] | None = None
@@ -121,22 +108,7 @@ class SandboxPool(Provider):
         """
         if (key := spec.idempotency_key) is None:
             return await self._take(spec)
-        request = self._requests.get(key)
-        if request is None or request.failed():
-            request = self._requests[key] = _Request(asyncio.create_task(self._take(spec)))
-        request.callers += 1
-        try:
-            used = await asyncio.shield(request.task)
-        except BaseException as error:
-            if request.callers == 1 and not request.told:
-                self._requests.pop(key, None)
-                if isinstance(error, asyncio.CancelledError):
-                    await _undone(request.task)
-            raise
-        finally:
-            request.callers -= 1
-        request.told = True
-        return used
+        return await self._requests.made(key, lambda: self._take(spec))
 
     async def claim(self, sandbox: Sandbox, spec: SandboxSpec) -> PooledSandbox:
         """For a pool around this one: the sandbox is in use here."""
@@ -373,7 +345,7 @@ class SandboxPool(Provider):
             self._held.discard(sandbox)
             used = self._used.pop(sandbox.id, None)
             if used is not None and used.key is not None:
-                self._requests.pop(used.key, None)
+                self._requests.forget(used.key)
         return task
 
     async def _delete(self, sandbox: Sandbox) -> SandboxError | None:
@@ -407,17 +379,9 @@ class SandboxPool(Provider):
         self._kinds.clear()
         for sandbox in [*self._held, *idle, *self._undeleted]:
             self._end(sandbox)
-        requests = [request.task for request in self._requests.values()]
-        if going := [*self._ending.values(), *self._starting, *requests]:
+        if going := [*self._ending.values(), *self._starting, *self._requests.tasks()]:
             await asyncio.wait(going)
         await self.provider.close()
-
-
-async def _undone(task: asyncio.Task[PooledSandbox]) -> None:
-    """Cancel a creation; what it has made after all is deleted."""
-    task.cancel()
-    with contextlib.suppress(asyncio.CancelledError, SandboxError):
-        await (await shielded(task)).delete()
 
 
 def _closed() -> SandboxError:
