@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field, fields
 from typing import Literal
 
 from verifiers.sandboxes.spec import Isolation
@@ -11,7 +11,7 @@ Reason = Literal["exited", "signalled", "timeout", "silence", "output_limit", "o
 """Why a command ended. `oom` and `pids`: a limit of the sandbox was met meanwhile; the command may have gone on."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class ExecResult:
     """How a command ended: data for the model, whatever it says.
 
@@ -35,6 +35,11 @@ class ExecResult:
     pids_limited: bool = False
     leftovers: int = 0
     killed_leftovers: int = 0
+
+    def __repr__(self) -> str:
+        """What is not as usual: authors put results into messages."""
+        shown = [one for one in fields(self) if one.default is MISSING or getattr(self, one.name) != one.default]
+        return f"{type(self).__name__}({', '.join(f'{one.name}={getattr(self, one.name)!r}' for one in shown)})"
 
     @property
     def ok(self) -> bool:

@@ -5,13 +5,17 @@ What a broken environment shows first is told first, and playing stops once it d
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from verifiers.validation.earned import all_of, error_of, grouped, refuse_if_blocked, where
-from verifiers.validation.findings import Findings, Severity, check
+from verifiers.validation.earned import alike, all_of, error_of, grouped, refuse_if_blocked, where
+from verifiers.validation.findings import Finding, Findings, Severity, check
 from verifiers.validation.plays import Played, plays_of
 from verifiers.validation.subject import Subject
+
+HOOKS = re.compile(r"(prepare_sandbox|setup_state) ")
+SANDBOX = "Mend the hook, or the sandbox: `vf-sandbox doctor` says what works here. The reply is not to blame."
 
 
 @check(
@@ -25,8 +29,10 @@ def rollouts(subject: Subject) -> Findings:
     plays = plays_of(subject)
     everything = all_of(plays)
     failed = [one for one in everything if one.record["outcome"] == "failed" and not one.endless and not one.blocked]
-    for text, some in grouped(failed, lambda one: error_of(one)["message"]).items():
-        yield f"{text} ({where(some)})"
+    for some in grouped(failed, lambda one: alike(error_of(one)["message"])).values():
+        error = error_of(some[0])
+        fix = SANDBOX if error.get("kind") == "sandbox" or HOOKS.match(error["message"]) else ""
+        yield Finding(f"{error['message']} ({where(some)})", fix)
     refuse_if_blocked(everything, failed)
 
 
@@ -92,13 +98,14 @@ def reward_time(subject: Subject) -> Findings:
 
 
 def _scoring_failures(played: Iterable[Played], wanted: Callable[[Mapping[str, Any]], bool]) -> Iterator[str]:
-    found: dict[str, list[Played]] = {}
+    found: dict[str, tuple[str, list[Played]]] = {}
     for one in played:
         errors = [] if one.blocked else list((one.record.get("scoring_errors") or {}).values())
         if one.record["outcome"] == "unscored" and not errors and not one.blocked:
             errors = [error_of(one)]  # the whole rubric failed
         for error in errors:
             if wanted(error):
-                found.setdefault(error["message"], []).append(one)
-    for text, some in found.items():
+                _, some = found.setdefault(alike(error["message"]), (error["message"], []))
+                some.append(one)
+    for text, some in found.values():
         yield f"{text} ({where(some)})"

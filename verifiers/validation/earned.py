@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -54,6 +55,11 @@ def grouped(played: Iterable[Played], key: Callable[[Played], str]) -> dict[str,
     for one in played:
         groups.setdefault(key(one), []).append(one)
     return groups
+
+
+def alike(message: str) -> str:
+    """A message without its numbers: what differs in times, sizes and counters alone is one fault."""
+    return re.sub(r"\d+(?:\.\d+)?(?:e-?\d+)?", "#", message)
 
 
 def error_of(played: Played) -> Mapping[str, Any]:
