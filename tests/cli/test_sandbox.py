@@ -30,6 +30,7 @@ def test_doctor_says_what_works_and_how_fast(capsys: pytest.CaptureFixture[str])
     shown = capsys.readouterr().out
     assert all(check.name in shown for check in probe.checks())
     assert f"level {LEVEL} works; first output after" in shown
+    assert "memory 1024 MiB" in shown and "pids 256" in shown
     assert run(["doctor", *HERE, "--json"]) == ExitCode.OK
     *checks, summary = _events(capsys)
     assert [check["name"] for check in checks] == [check.name for check in probe.checks()]

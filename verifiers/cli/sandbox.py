@@ -25,7 +25,7 @@ from verifiers.loops import run_to_end
 
 if TYPE_CHECKING:
     from verifiers.sandboxes.local.owners import Owner
-    from verifiers.sandboxes.results import ExecResult
+    from verifiers.sandboxes.results import Capabilities, ExecResult
     from verifiers.sandboxes.sandbox import Process
     from verifiers.sandboxes.spec import SandboxSpec
 
@@ -72,10 +72,12 @@ def doctor(*, isolation: Isolation = "namespace", json: Json = False, verbose: V
     needed = {check.name for check in probe.failed(isolation)}
     best = probe.best()
     speed: dict[str, float] = {}
+    limits: list[str] = []
     trouble: Error | None = None
     if not needed:
         try:
-            speed = run_to_end(_measured(isolation))
+            speed, found = run_to_end(_measured(isolation))
+            limits = _limits(found)
         except Error as error:
             trouble = error
     rows = [[check.name, MARKS[check.ok or (False if check.name in needed else None)], check.found] for check in checks]
@@ -86,21 +88,42 @@ def doctor(*, isolation: Isolation = "namespace", json: Json = False, verbose: V
             output.result(f"\n{check.name}: {check.fix}")
     if trouble is not None:
         output.error(trouble)
+    if limits:
+        output.result("\n" + "\n".join(limits))
     passed = not needed and trouble is None
     times = f"; first output after {speed['start_ms']:.1f} ms, a command {speed['exec_ms']:.2f} ms" if speed else ""
-    verdict = f"level {isolation} works{times}" if passed else f"level {isolation} does not work here; {best} does"
+    verdict = f"level {isolation} works{times}" if passed else f"level {isolation} does not work here; {best} does{_chosen(best)}"
     output.result("\n" + styled(verdict, "ok" if passed else "error", sys.stdout))
     summary = {"event": "summary", "schema_version": 1, "isolation": isolation, "passed": passed, "best": best, **speed}
     output.event(summary)
     return ExitCode.OK if passed else ExitCode.FAILED
 
 
-async def _measured(isolation: Level) -> dict[str, float]:
-    """Milliseconds of a start up to the first output, and of a small command afterwards."""
+LIMITS = {"cpu": " core", "memory": " MiB", "disk": " MiB", "pids": "", "inodes": "", "lifetime": " s"}
+"""What is limited → its unit."""
+
+
+def _limits(found: Capabilities) -> list[str]:
+    """Which limits are kept here, what they are unless something else is asked for, and which are weaker."""
+    from verifiers.sandboxes.spec import SandboxSpec
+
+    usual = SandboxSpec()
+    kept = [f"{name} {getattr(usual, name):g}{unit}" for name, unit in LIMITS.items() if name in found.limits]
+    absent = [f"not limited here: {name}" for name in LIMITS if name not in found.limits]
+    weaker = [f"{name}: {how}" for name, how in sorted(found.weak.items())]
+    return [f"limits of a sandbox, unless others are asked for: {', '.join(kept)}", *absent, *weaker]
+
+
+def _chosen(level: Level) -> str:
+    return f" (VF_SANDBOX_LEVEL={level}, or --isolation {level})" if level != "none" else ""
+
+
+async def _measured(isolation: Level) -> tuple[dict[str, float], Capabilities]:
+    """Milliseconds of a start up to the first output, and of a small command afterwards; and what can be done here."""
     from verifiers.sandboxes.local.provider import LocalProvider
 
     async with LocalProvider(level=isolation) as provider:
-        await provider.capabilities()
+        found = await provider.capabilities()
         before = time.perf_counter()
         sandbox = await provider.create(_spec(isolation))
         await sandbox.exec("echo ready")
@@ -110,7 +133,7 @@ async def _measured(isolation: Level) -> dict[str, float]:
             before = time.perf_counter()
             await sandbox.exec(["true"])
             times.append(time.perf_counter() - before)
-    return {"start_ms": round(started * 1e3, 2), "exec_ms": round(statistics.median(times) * 1e3, 2)}
+    return {"start_ms": round(started * 1e3, 2), "exec_ms": round(statistics.median(times) * 1e3, 2)}, found
 
 
 def _spec(isolation: Level, **fields: Any) -> SandboxSpec:

@@ -55,9 +55,9 @@ app = App(
     suppress_keyboard_interrupt=False,  # run_command answers for it
     help=(
         "Make sandboxes on this machine for clients on others.\n\n"
-        "  sandboxd --socket /run/user/1000/sandboxd.sock      for this user, without a token\n"
-        "  sandboxd --token-file token                         on 127.0.0.1:8475\n"
-        "  sandboxd --host 10.0.0.1 --token-file token         on a private network\n\n"
+        "sandboxd --socket /tmp/sandboxd.sock           for this user, without a token\n"
+        "sandboxd --token-file token                    on 127.0.0.1:8475\n"
+        "sandboxd --host 10.0.0.1 --token-file token    on a private network\n\n"
         "A signal to end drains: no more sandboxes, and those that are there have --drain seconds."
     ),
     help_format="plaintext",

@@ -25,6 +25,8 @@ from verifiers.sandboxes.spec import Isolation
 TRIAL_S = 20.0
 OPTIONS = ("--overlay-src", "--as-pid-1", "--args", "--seccomp", "--new-session", "--die-with-parent")
 """What is used of bubblewrap; the youngest came with 0.11."""
+UNTRIED = "not tried"
+"""How the finding of a check begins that another one was in the way of."""
 
 _SETTINGS = {
     "user.max_user_namespaces": ("0", "user namespaces are switched off", "15000"),
@@ -67,7 +69,7 @@ def bubblewrap() -> Check:
     """Whether there is one that knows every option in use."""
     path = bubblewrap_path()
     if path is None:
-        return Check("bubblewrap", False, "not installed", fix="Install it: pip install 'verifiers[sandbox]'")
+        return Check("bubblewrap", False, "not installed", fix="Install it: pip install 'verifiers[sandbox]'.")
     done = _run(path, "--help")
     missing = [option for option in OPTIONS if option not in done.stdout + done.stderr]
     version = _run(path, "--version").stdout.strip() or "no version"
@@ -82,7 +84,7 @@ def user_namespaces() -> Check:
     name = "user namespaces"
     path = bubblewrap_path()
     if path is None:
-        return Check(name, False, "not tried: there is no bubblewrap")
+        return Check(name, False, f"{UNTRIED}: there is no bubblewrap")
     done = _enclosed(path)
     if done.returncode == 0:
         return Check(name, True, "with processes, mounts and a network of their own")
@@ -96,7 +98,7 @@ def overlays() -> Check:
     name = "overlay"
     path = bubblewrap_path()
     if path is None:
-        return Check(name, False, "not tried: there is no bubblewrap")
+        return Check(name, False, f"{UNTRIED}: there is no bubblewrap")
     done = _enclosed(path, "--overlay-src", "/usr", "--tmp-overlay", "/usr")
     if done.returncode == 0:
         return Check(name, True, "directories as images")
@@ -225,7 +227,8 @@ def require(level: Isolation) -> None:
         raise SandboxUnsupportedError(f"local sandboxes need Linux, and this is {sys.platform}", hint=hint)
     missing = failed(level)
     if missing:
-        why = "; ".join(f"{one.name}: {one.found}" for one in missing)
+        told = [one for one in missing if not one.found.startswith(UNTRIED)] or missing
+        why = "; ".join(f"{one.name}: {one.found}" for one in told)
         raise SandboxUnsupportedError(
             f"isolation level {level!r} cannot be given here: {why}",
             hint=" ".join(one.fix for one in missing if one.fix) + _weaker(level),
@@ -234,7 +237,10 @@ def require(level: Isolation) -> None:
 
 def _weaker(level: Isolation) -> str:
     if level == "namespace" and not failed("landlock"):
-        return ' The weaker level "landlock" works: LocalProvider(level="landlock"), SandboxSpec(isolation="landlock").'
+        return (
+            " The weaker level landlock works here: set VF_SANDBOX_LEVEL=landlock for environments (`vf-sandbox run "
+            '--isolation landlock` for a command, LocalProvider(level="landlock") in a script).'
+        )
     return " vf-sandbox doctor shows all of it."
 
 

@@ -115,6 +115,8 @@ class LocalProvider(Provider):
             first, *others = builder.agents(spec)
             try:
                 return await self._try(spec, first)
+            except SandboxUnsupportedError:
+                raise  # such as an image that is not there
             except SandboxCreationError as error:
                 if spec.image == "host" or builder.knows(spec) or self._closing:
                     raise
@@ -212,7 +214,7 @@ class LocalProvider(Provider):
         if self.level != "namespace" and spec.mounts:
             raise SandboxUnsupportedError(f"there are no mounts at the level {self.level!r}")
         if self.level == "none" and spec.network == "none":
-            hint = 'Allow it: SandboxSpec(network="open"), or take a level that isolates.'
+            hint = 'Allow it by network="open" and isolation="none", or take a level that isolates.'
             raise SandboxUnsupportedError("nothing keeps a sandbox of the level 'none' from the network", hint=hint)
         if not isinstance(spec.network, str):
             raise SandboxUnsupportedError("a list of hosts that may be reached cannot be enforced on this machine")

@@ -227,7 +227,7 @@ class NodesProvider(Provider):
         if draining:
             text = f"the nodes that answer are being shut down: {', '.join(draining)}"
             return SandboxBusyError(text, retry_after=5.0)
-        told = "; ".join(f"{node.url}: {node.why}" for node in self._nodes.values())
+        told = "; ".join(_named(node) for node in self._nodes.values())
         return SandboxUnreachableError(f"no node answers ({told or ', '.join(self._addresses)})")
 
     # --- how they are -----------------------------------------------------------------------------------------------
@@ -269,7 +269,7 @@ class NodesProvider(Provider):
 
     def _lose(self, node: Node, error: Error) -> None:
         if not node.why:
-            logger.warning("node %s is passed over: %s", node.url, error)
+            logger.warning("passed over: %s", _named(node, str(error)))
         node.why = str(error)
         node.refusal = None if isinstance(error, SandboxError) else error
         node.lost.set()
@@ -287,6 +287,12 @@ class NodesProvider(Provider):
 
         there = [node for node in self._nodes.values() if not node.why or node.why.startswith("draining")]
         return await asyncio.gather(*map(one, there))
+
+
+def _named(node: Node, why: str = "") -> str:
+    """What is wrong with a node, with its address once."""
+    why = why or node.why
+    return why if node.url in why else f"node {node.url}: {why}"
 
 
 def _weight(word: str, url: str) -> bytes:

@@ -321,6 +321,8 @@ class Link:
 
 
 def _text(error: BaseException) -> str:
+    if isinstance(error, aiohttp.ClientConnectorError):  # whose text has the address once more, in two forms
+        return error.strerror or str(error.os_error)
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
