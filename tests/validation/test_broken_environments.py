@@ -205,8 +205,9 @@ def test_skipped_checks_are_not_made(environments: Environments) -> None:
 
 def test_failures_that_differ_in_numbers_alone_are_one_finding(environments: Environments) -> None:
     """A hook's message with a time or a counter in it is told once, and the reply is not blamed."""
-    hook = "async def setup_state(self, state):\n        raise RuntimeError(f'{next(COUNT)} took {next(COUNT) / 7} s')\n\n"
-    name = environments.write(source(GAME, ("    async def env_response", f"    {hook}    async def env_response"))["source"])
+    raises = "raise RuntimeError(f'{next(COUNT)} took {next(COUNT) / 7} s')"
+    hook = f"    async def setup_state(self, state):\n        {raises}\n\n    async def env_response"
+    name = environments.write(**source(GAME, ("    async def env_response", hook)))
     result = by_check(environments.here(name, skip=("scoring-repeats", "play-repeats")))["rollouts"]
     (finding,) = result.findings
     assert "took" in finding.what and "more" in finding.what and "Mend the hook" in finding.fix

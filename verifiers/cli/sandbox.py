@@ -92,7 +92,8 @@ def doctor(*, isolation: Isolation = "namespace", json: Json = False, verbose: V
         output.result("\n" + "\n".join(limits))
     passed = not needed and trouble is None
     times = f"; first output after {speed['start_ms']:.1f} ms, a command {speed['exec_ms']:.2f} ms" if speed else ""
-    verdict = f"level {isolation} works{times}" if passed else f"level {isolation} does not work here; {best} does{_chosen(best)}"
+    refused = f"level {isolation} does not work here; {best} does{_chosen(best)}"
+    verdict = f"level {isolation} works{times}" if passed else refused
     output.result("\n" + styled(verdict, "ok" if passed else "error", sys.stdout))
     summary = {"event": "summary", "schema_version": 1, "isolation": isolation, "passed": passed, "best": best, **speed}
     output.event(summary)
