@@ -27,6 +27,19 @@ os.setpriority(os.PRIO_PROCESS, 0, 5), os.sched_setaffinity(0, os.sched_getaffin
 """
 
 
+@pytest.mark.parametrize("level", ["namespace", "none"])
+async def test_a_command_has_no_descriptors_but_its_own(level: Isolation):
+    """The first one, which the agent itself starts, and others. With its connection they could speak for the agent,
+    and with that of the process outside they could take the place of other sandboxes."""
+    line = "for fd in 3 4 5 6 7 8 9; do (eval ': >&'$fd) 2>/dev/null && echo $fd; done; echo end"
+    async with LocalProvider(level=level) as provider:
+        for _ in range(2):
+            sandbox = await provider.create(SandboxSpec(isolation=level, network="open"))
+            assert (await sandbox.exec(line)).stdout == b"end\n"
+            await sandbox.start(Command(command="sleep 60"))
+            assert (await sandbox.exec(line)).stdout == b"end\n"
+
+
 async def test_the_agents_own_limits_and_priority_are_out_of_reach(sandbox: Sandbox):
     """A command changes its own, and nobody's by number 1 or by user: the agent's deadlines depend on those."""
     result = await sandbox.exec(["python3", "-c", CHANGES])

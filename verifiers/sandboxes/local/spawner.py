@@ -161,7 +161,7 @@ class Spawner:
 
     def take(self) -> bool:
         """One request; False when there will be none."""
-        data, fds, _, _ = socket.recv_fds(self.link, PACKET, 1)
+        data, fds, _, _ = socket.recv_fds(self.link, PACKET, 1, socket.MSG_CMSG_CLOEXEC)
         if not data:
             return False
         request = json.loads(data)
@@ -236,7 +236,9 @@ def main() -> None:
     os.umask(0o022)  # what is made here is the sandboxes' to read
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # each sandbox is one open file here
-    Spawner(socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])).serve()
+    link = socket.socket(fileno=int(sys.argv[1]))
+    link.set_inheritable(False)  # else code in a sandbox could take the connections of all that start after it
+    Spawner(link, int(sys.argv[2])).serve()
 
 
 if __name__ == "__main__":

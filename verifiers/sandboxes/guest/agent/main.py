@@ -26,6 +26,7 @@ def main() -> None:
     _signal.signal(_signal.SIGINT, _signal.SIG_DFL)  # the kernel drops what the first process has no handler for
     gc.disable()
     posix.umask(0o022)
+    posix.closerange(max(2, *fds) + 1, 1 << 12)  # whatever it was started with is none of the commands' business
     agent = Agent(fds[0], fds[-1])
     null = posix.open("/dev/null", posix.O_RDWR)
     for fd in {0, 1, 2} - set(fds):
