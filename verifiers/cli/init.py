@@ -202,3 +202,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def run(arguments: list[str]) -> int:
     """Run the command and return its exit code."""
     return framed(arguments, lambda _: parsed(app, arguments, "vf-init --help lists what it takes."))
+
+
+if __name__ == "__main__":
+    main()

@@ -317,3 +317,7 @@ def run(arguments: list[str]) -> int:
         return result if isinstance(result, int) else ExitCode.OK
 
     return run_command(called, output)
+
+
+if __name__ == "__main__":
+    main()
