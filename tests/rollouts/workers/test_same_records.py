@@ -30,7 +30,7 @@ CASES = [(path.name.replace("_", "-"), path) for path in PACKAGES]
 CASES += [(path.stem.replace("_", "-"), path.parent) for path in ERAS]
 ARGS: dict[str, dict[str, Any]] = {"era-e-bundle": {"count": 2}}
 WAITS = ("sandbox_ready_wait_time", "sandbox_command_execution_time", "python_ready_wait_time")
-WAITS += ("start_s", "waited_s", "hit")
+WAITS += ("sandbox_state", "python_state", "start_s", "waited_s", "hit")
 """What a clock, or the pool's luck, says of sandboxes: metrics and facts."""
 
 
