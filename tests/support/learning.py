@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -13,7 +14,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from tests.support.toy_tasks import CALLS, LENGTH, MEMBERS
+from tests.support.toy_tasks import LENGTH, MEMBERS, PLACES, TOOLS
 from verifiers.clients.local import SamplerClient, TokenizerRenderer
 from verifiers.envs.environment import Environment
 from verifiers.rollouts.engine import Engine
@@ -43,6 +44,9 @@ from verifiers.train.trainer import TorchLearner
 EDGE = 5
 """Steps that make the beginning and the end of a curve."""
 
+IMITATED = 128
+"""Conversations of one update of `imitate`."""
+
 
 @dataclass
 class Curve:
@@ -70,6 +74,7 @@ async def learn(
     steps: int = 40,
     groups: int = 6,
     lr: float = 6e-3,
+    warmup: int = 0,
     max_tokens: int = 4,
     max_lag: int = 0,
     lora: LoraConfig | None = None,
@@ -81,12 +86,12 @@ async def learn(
     """Groups of 8 rollouts, advantages by the group's standard deviation, truncated replies kept, groups without a
     difference too; everything else as by default.
 
-    apart: sample in a process beside this one. repeatable: without lag, nothing in a run depends on time, at the price
-    of speed.
+    warmup: updates in which the learning rate rises. apart: sample in a process beside this one. repeatable: without
+    lag, nothing in a run depends on time, at the price of speed.
     """
     model = ModelConfig(path=str(folder), lora=lora)
     policy = load_policy(model, seed=seed)
-    curve = Curve(learner=TorchLearner(policy, TrainerConfig(lr=lr, seed=seed), LossConfig()))
+    curve = Curve(learner=TorchLearner(policy, TrainerConfig(lr=lr, warmup_steps=warmup, seed=seed), LossConfig()))
     engine: Any = _engine(folder, policy, seed, ordered=repeatable and max_lag == 0) if not apart else None
     engine = engine or await ProcessSampler(folder, max_context=256, seed=seed).start()
     client = SamplerClient(engine, TokenizerRenderer(policy.tokenizer, 256))
@@ -122,19 +127,34 @@ def _engine(folder: Path, policy: Policy, seed: int, *, ordered: bool) -> TorchE
     )
 
 
-def imitate(folder: Path, to: Path, *, right: float = 0.5, steps: int = 25, lr: float = 6e-3, seed: int = 0) -> Path:
-    """Fine-tune the model in `folder` on single turns, a share of them right, and on calls of the tool for "?"."""
+def imitate(folder: Path, to: Path, *, seed: int = 0) -> Path:
+    """Fine-tune the model in `folder` on single turns and on uses of the tool, in 30 updates; the class of half the
+    replies is drawn.
+
+    Which character of a class follows is chance, too: batches of 32 taught some seeds nothing of what the prompt asks.
+    """
     rng = random.Random(seed)
     policy = load_policy(ModelConfig(path=str(folder)))
     rows = []
-    for number in range(32 * steps):
+    for number in range(30 * IMITATED):
         asked = "Aa0?"[number % 4]
-        shown = asked if rng.random() < right else rng.choice("Aa0")
-        said = rng.choice(CALLS) if asked == "?" else "".join(rng.choice(MEMBERS[shown]) for _ in range(LENGTH))
-        conversation = [{"role": "user", "content": asked}, {"role": "assistant", "content": said}]
-        rows += rows_of_conversation({"messages": conversation}, policy.tokenizer)
-    loop = SftLoop(rows, SftLoopConfig(rows_per_batch=32, seed=seed))
-    learner = make_sft_learner(policy, TrainerConfig(lr=lr), loop.total_steps)
+        rows += rows_of_conversation(_shown(asked, rng), policy.tokenizer)
+    loop = SftLoop(rows, SftLoopConfig(rows_per_batch=IMITATED, seed=seed))
+    learner = make_sft_learner(policy, TrainerConfig(lr=6e-3), loop.total_steps)
     loop.run(learner)
     learner.export(to)
     return to
+
+
+def _shown(asked: str, rng: random.Random) -> dict[str, Any]:
+    """A conversation of a single turn, or for "?" of a call and what is made of its result."""
+    wanted = rng.choice("Aa") if asked == "?" else asked
+    written = wanted if rng.random() < 0.5 else rng.choice("Aa0")
+    reply = {"role": "assistant", "content": "".join(rng.choice(MEMBERS[written]) for _ in range(LENGTH))}
+    question = {"role": "user", "content": asked}
+    if asked != "?":
+        return {"messages": [question, reply]}
+    look = {"name": "look", "arguments": json.dumps({"at": rng.choice(PLACES)})}
+    call = {"role": "assistant", "content": "", "tool_calls": [{"id": "0", "type": "function", "function": look}]}
+    result = {"role": "tool", "tool_call_id": "0", "content": wanted}
+    return {"messages": [question, call, result, reply], "tools": TOOLS}

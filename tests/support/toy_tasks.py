@@ -28,8 +28,14 @@ CLASSES: dict[str, Callable[[str], bool]] = {
 MEMBERS = {name: [chr(code) for code in range(33, 127) if is_in(chr(code))] for name, is_in in CLASSES.items()}
 """All characters of each class."""
 
-CALLS = [f'<tool_call>\n{{"name": "look", "arguments": {{"at": "{at}"}}}}\n</tool_call>' for at in "klmnopqrstuv"]
+PLACES = "klmnopqrstuv"
+"""Where one may look."""
+
+CALLS = [f'<tool_call>\n{{"name": "look", "arguments": {{"at": "{at}"}}}}\n</tool_call>' for at in PLACES]
 """Tool calls that `save_toy`'s tokenizer has as one token each, which ends the turn. Others take some forty bytes."""
+
+TOOLS = [{"type": "function", "function": {"name": "look", "parameters": {}}}]
+"""As the template shows them."""
 
 TEMPLATE = """\
 {%- for tool in tools or [] %}{{ tool.function.name }} {% endfor -%}
