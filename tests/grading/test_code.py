@@ -296,6 +296,7 @@ async def test_no_trick_passes_a_test_of_any_kind(run: Run, trick: Trick):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["node", "landlock"])
 async def test_no_trick_passes_elsewhere(name: str, tmp_path: Path):
     """The pack over a node's daemon, and where there are no namespaces: the same, and the right program is right."""

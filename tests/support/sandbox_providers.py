@@ -1,7 +1,7 @@
 """The providers that tests/sandboxes/conformance runs over: to add one, add a line to `PROVIDERS`.
 
 Each opens over an empty folder of its own. All tests of `local` are quick; of the others only those in `QUICK` are,
-the rest is marked slow, and all of `SLOW`.
+the rest is marked slow, as are those in `QUICK` for `SLOW`, whose rest is long: CI has seen that code by then.
 """
 
 import asyncio

@@ -14,10 +14,12 @@ from verifiers.sandboxes.spec import SandboxSpec
 
 
 def pytest_generate_tests(metafunc):
-    """Run over every provider; what is neither local nor in QUICK is slow."""
+    """Run over every provider; what is neither local nor in QUICK is slow, and of `SLOW` also long."""
     if "provider" in metafunc.fixturenames:
-        quick = {"local"} | (set(PROVIDERS) - SLOW if metafunc.function.__name__ in QUICK else set())
+        in_quick = metafunc.function.__name__ in QUICK
+        quick = {"local"} | (set(PROVIDERS) - SLOW if in_quick else set())
         marks = {name: () if name in quick else (pytest.mark.slow,) for name in PROVIDERS}
+        marks |= {} if in_quick else dict.fromkeys(SLOW, (pytest.mark.slow, pytest.mark.long))
         metafunc.parametrize("provider", [pytest.param(name, marks=marks[name]) for name in PROVIDERS], indirect=True)
 
 
