@@ -104,7 +104,8 @@ def test_families_and_exceptions_are_chosen() -> None:
 def _inside(*command: str) -> subprocess.CompletedProcess[str]:
     """Run a program under the filter."""
     reader = seccomp.open_program(seccomp.program())
-    view = ["--unshare-user", "--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", "--tmpfs", "/tmp"]
+    view = ["--unshare-user", "--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc"]
+    view += ["--tmpfs", "/tmp", "--ro-bind", sys.prefix, sys.prefix]  # which may lie below /tmp
     line = [bubblewrap.bwrap_path(), *view, "--seccomp", str(reader), "--", *command]
     try:
         return subprocess.run(line, pass_fds=[reader], capture_output=True, text=True, timeout=60)

