@@ -67,6 +67,7 @@ async def test_a_cancelled_create_leaves_nothing(provider, spec):
         return await provider.list() == []
 
     await until(nothing)
+    assert await provider.list() == []
 
 
 async def test_closing_takes_what_is_still_being_made(provider, spec):
