@@ -82,7 +82,42 @@ class RemoteSandbox(GuestSandbox):
         await shielded(self.life.end())
 
 
-class GuestProvider(Provider):
+class RememberingProvider(Provider):
+    """One whose sandboxes are all of this process: they are found in a table, and by the keys that asked for them."""
+
+    def __init__(self) -> None:
+        self._sandboxes: dict[str, Any] = {}
+        """By id: `GuestSandbox`es that have a `life`, from their first answer until they end."""
+        self._by_key: dict[str, asyncio.Task[Any]] = {}
+
+    def _is_over(self, task: asyncio.Task[Any]) -> bool:
+        """Whether what a key once gave is no sandbox any more."""
+        return task.cancelled() or task.exception() is not None or task.result().id not in self._sandboxes
+
+    async def get(self, sandbox_id: str) -> Sandbox:
+        sandbox: Sandbox = self._sandboxes[sandbox_id]
+        return sandbox
+
+    async def list(self, labels: Mapping[str, str] | None = None) -> list[SandboxInfo]:
+        now = time.monotonic()
+        return [
+            SandboxInfo(
+                id=one.id,
+                labels=dict(one.spec.labels),
+                image=one.spec.image,
+                isolation=one.isolation,
+                age=now - one.life.born,
+            )
+            for one in self._sandboxes.values()
+            if (labels or {}).items() <= one.spec.labels.items()
+        ]
+
+    async def claim(self, sandbox: Sandbox, spec: SandboxSpec) -> Sandbox:
+        sandbox.spec = replace(sandbox.spec, secrets=spec.secrets, labels=spec.labels)
+        return sandbox
+
+
+class GuestProvider(RememberingProvider):
     """All but the making and the removing."""
 
     starts = 4 * (os.cpu_count() or 1)
@@ -91,11 +126,10 @@ class GuestProvider(Provider):
     """After so long a connection that somebody waits for is tried."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._starting = asyncio.Semaphore(self.starts)
         self._lives: dict[str, Life | None] = {}
         """By name, from before a sandbox is asked for until it is removed."""
-        self._sandboxes: dict[str, RemoteSandbox] = {}
-        self._by_key: dict[str, asyncio.Task[RemoteSandbox]] = {}
         self._making: set[asyncio.Task[RemoteSandbox]] = set()
         self._closed = False
 
@@ -136,10 +170,6 @@ class GuestProvider(Provider):
                 raise SandboxCreationError("the provider was closed while the sandbox started") from None
             raise
 
-    def _is_over(self, task: asyncio.Task[RemoteSandbox]) -> bool:
-        """Whether what a key once gave is no sandbox any more."""
-        return task.cancelled() or task.exception() is not None or task.result().id not in self._sandboxes
-
     async def _create(self, spec: SandboxSpec) -> RemoteSandbox:
         self._refuse_closed()
         spec = await self.check(spec)
@@ -177,27 +207,6 @@ class GuestProvider(Provider):
     async def _undo(self, name: str) -> None:
         """The same of one that failed: why it failed is what is told, and `close` removes what is left."""
         await asyncio.gather(self.discard(name), return_exceptions=True)
-
-    async def get(self, sandbox_id: str) -> Sandbox:
-        return self._sandboxes[sandbox_id]
-
-    async def list(self, labels: Mapping[str, str] | None = None) -> list[SandboxInfo]:
-        now = time.monotonic()
-        return [
-            SandboxInfo(
-                id=one.id,
-                labels=dict(one.spec.labels),
-                image=one.spec.image,
-                isolation=one.isolation,
-                age=now - one.life.born,
-            )
-            for one in self._sandboxes.values()
-            if (labels or {}).items() <= one.spec.labels.items()
-        ]
-
-    async def claim(self, sandbox: Sandbox, spec: SandboxSpec) -> Sandbox:
-        sandbox.spec = replace(sandbox.spec, secrets=spec.secrets, labels=spec.labels)
-        return sandbox
 
     async def close(self) -> None:
         self._closed = True

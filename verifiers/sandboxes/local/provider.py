@@ -13,7 +13,6 @@ import secrets
 import shutil
 import socket
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -28,14 +27,15 @@ from verifiers.errors import (
 )
 from verifiers.loops import shielded
 from verifiers.sandboxes.host.channel import Channel
+from verifiers.sandboxes.host.provider import RememberingProvider
 from verifiers.sandboxes.local import owners, plain, probe
 from verifiers.sandboxes.local.confinement import Confinement, Confiner
 from verifiers.sandboxes.local.launch import Spawner, find_bubblewrap
 from verifiers.sandboxes.local.root import HOME, Builder, Root
 from verifiers.sandboxes.local.sandbox import Life, LocalSandbox
 from verifiers.sandboxes.local.spawner import STAGE
-from verifiers.sandboxes.results import Capabilities, SandboxInfo
-from verifiers.sandboxes.sandbox import Provider, Sandbox
+from verifiers.sandboxes.results import Capabilities
+from verifiers.sandboxes.sandbox import Sandbox
 from verifiers.sandboxes.spec import ISOLATION_LEVELS, Isolation, SandboxSpec
 
 IMAGES = {"python:3.11-slim": "host"}
@@ -44,7 +44,7 @@ STARTS = 4 * (os.cpu_count() or 1)
 """So many start at once; more wait their turn, and their time to start has not begun."""
 
 
-class LocalProvider(Provider):
+class LocalProvider(RememberingProvider):
     """Namespaces of this machine through bubblewrap. No daemon; root is not needed where user namespaces are allowed.
 
     level: what isolates; one that this machine cannot give raises, and nothing weaker is taken in its place.
@@ -66,6 +66,7 @@ class LocalProvider(Provider):
         images: Mapping[str, str] | None = None,
         allowed_calls: Sequence[str] = (),
     ) -> None:
+        super().__init__()
         self.level = level
         self._root = root
         self._venv = venv
@@ -80,8 +81,6 @@ class LocalProvider(Provider):
         self._preparing = asyncio.Lock()
         self._starting = asyncio.Semaphore(STARTS)
         self._lives: dict[str, Life] = {}
-        self._sandboxes: dict[str, LocalSandbox] = {}
-        self._by_key: dict[str, asyncio.Task[LocalSandbox]] = {}
         self._closing: asyncio.Task[None] | None = None
 
     async def capabilities(self) -> Capabilities:
@@ -102,10 +101,6 @@ class LocalProvider(Provider):
         if task is None or (task.done() and self._is_over(task)):
             task = self._by_key[key] = asyncio.ensure_future(self._create(spec))
         return await asyncio.shield(task)
-
-    def _is_over(self, task: asyncio.Task[LocalSandbox]) -> bool:
-        """Whether what a key once gave is no sandbox any more."""
-        return task.cancelled() or task.exception() is not None or task.result().id not in self._sandboxes
 
     async def _create(self, spec: SandboxSpec) -> LocalSandbox:
         self._check(spec)
@@ -268,33 +263,7 @@ class LocalProvider(Provider):
             self._spawner = Spawner()
         return self._spawner, self._builder, self._confiner
 
-    # --- finding
-
-    async def get(self, sandbox_id: str) -> Sandbox:
-        return self._sandboxes[sandbox_id]
-
-    async def list(self, labels: Mapping[str, str] | None = None) -> list[SandboxInfo]:
-        now = time.monotonic()
-        return [
-            SandboxInfo(
-                id=one.id,
-                labels=dict(one.spec.labels),
-                image=one.spec.image,
-                isolation=one.isolation,
-                age=now - one.life.born,
-            )
-            for one in self._sandboxes.values()
-            if (labels or {}).items() <= one.spec.labels.items()
-        ]
-
-    async def claim(self, sandbox: Sandbox, spec: SandboxSpec) -> Sandbox:
-        sandbox.spec = replace(sandbox.spec, secrets=spec.secrets, labels=spec.labels)
-        return sandbox
-
-    async def delete_many(self, labels: Mapping[str, str]) -> int:
-        found = [one for one in self._sandboxes.values() if labels.items() <= one.spec.labels.items()]
-        await asyncio.gather(*(one.delete() for one in found))
-        return len(found)
+    # --- the end
 
     async def reap_orphans(self) -> int:
         return owners.sweep()
