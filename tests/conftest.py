@@ -3,10 +3,12 @@
 `clean_environment` keeps a developer's own keys and settings out of the tests: what a test needs, it sets.
 """
 
+import logging
 import os
 import socket
 import sys
 import warnings
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -37,6 +39,17 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
     if (limiter := sys.modules.get("verifiers.clients.limiter")) is not None:
         monkeypatch.setattr(limiter, "_limiters", {})
+
+
+@pytest.fixture(autouse=True)
+def clean_log() -> Iterator[None]:
+    """The package's log goes where it went before: a command that a test ran in this process may have sent it to the
+    stderr of that test, which is closed by then."""
+    log = logging.getLogger("verifiers")
+    kept = (log.handlers[:], log.level, log.propagate)
+    yield
+    log.handlers[:], level, log.propagate = kept
+    log.setLevel(level)
 
 
 @pytest.fixture(scope="session")
