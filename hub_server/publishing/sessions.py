@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
-import fcntl
 import hashlib
 import hmac
-import os
 import secrets
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from io import BufferedRandom
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -44,6 +42,7 @@ from hub_server.publishing.receive import Upload
 from verifiers.hub.package.names import canonical_version, check_project, has_local_part, normalise
 from verifiers.hub.package.refusal import RefusedError, refuse
 from verifiers.hub.schema import NewSession
+from verifiers.locks import is_at, turn
 
 LIFETIME = dt.timedelta(hours=24)
 
@@ -215,7 +214,7 @@ class FileWriter:
 
     def _is_current(self) -> bool:
         assert self._out is not None
-        return self.path.exists() and os.path.samestat(os.fstat(self._out.fileno()), self.path.stat())
+        return is_at(self._out.fileno(), self.path)
 
     def _wrong_offset(self, what: str) -> WrongOffset:
         headers = {"Upload-Offset": str(received(self.context, self.file))}
@@ -364,21 +363,6 @@ def _remove_bytes(context: Context, upload: UploadSession) -> None:
         path_of(context, file).unlink(missing_ok=True)
 
 
-def _lock_path(context: Context, session_id: str) -> Path:
-    return context.storage.incoming / f"session-{session_id}.lock"
-
-
-@contextlib.contextmanager
-def _one_at_a_time(context: Context, session_id: str) -> Iterator[None]:
+def _one_at_a_time(context: Context, session_id: str) -> AbstractContextManager[None]:
     """Requests that publish or abort one session, and the beginning and the end of each PUT, take turns."""
-    path = _lock_path(context, session_id)
-    while True:
-        with path.open("w") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            if not path.exists() or not os.path.samestat(os.fstat(file.fileno()), path.stat()):
-                continue  # who had it has removed the file: another one is the lock by now
-            try:
-                yield
-            finally:
-                path.unlink(missing_ok=True)
-            return
+    return turn(context.storage.incoming / f"session-{session_id}.lock")

@@ -9,6 +9,7 @@ import os
 from pathlib import Path
 
 from verifiers.errors import StoreError
+from verifiers.locks import is_at
 from verifiers.rollouts.encoding import from_json
 
 logger = logging.getLogger(__name__)
@@ -28,7 +29,7 @@ def open_for_appending(path: Path) -> int:
     except OSError as error:
         # Some network file systems have no locks; two writers would still append whole lines.
         logger.warning("can not lock %s (%s)", path, error.strerror)
-    if not _is_at(descriptor, path):
+    if not is_at(descriptor, path):
         # Between opening and locking, `drop` of another process has put its own file here, which it holds.
         os.close(descriptor)
         raise _taken(path)
@@ -42,13 +43,6 @@ def write_whole(descriptor: int, line: bytes) -> None:
     view = memoryview(line)
     while view:
         view = view[os.write(descriptor, view) :]
-
-
-def _is_at(descriptor: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(descriptor), path.stat())
-    except FileNotFoundError:
-        return False
 
 
 def _taken(path: Path) -> StoreError:

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from verifiers.locks import is_at
+
 PREFIX = "sandboxd-"
 
 
@@ -29,11 +31,20 @@ def scratch(root: Path | None = None) -> Iterator[Path]:
                     shutil.rmtree(left)
             finally:
                 os.close(lock)
-    folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=base))
-    lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    fcntl.flock(lock, fcntl.LOCK_EX)
+    folder, lock = _locked_folder(base)
     try:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         os.close(lock)
+
+
+def _locked_folder(base: Path) -> tuple[Path, int]:
+    while True:
+        folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=base))
+        with suppress(FileNotFoundError):
+            lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if is_at(lock, folder):
+                return folder, lock
+            os.close(lock)  # another daemon that begins has taken it for one that was left, and removed it
