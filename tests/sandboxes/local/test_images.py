@@ -57,7 +57,7 @@ async def test_an_image_without_what_is_needed_is_named(local_provider, tmp_path
     assert await local_provider.list() == []
 
 
-@pytest.mark.parametrize("place", ["/usr/work", "/proc/x", "/bin", "/a/../usr"])
+@pytest.mark.parametrize("place", ["/usr/work", "/proc/x", "/bin", "/a/../usr", "//etc"])
 async def test_a_folder_that_cannot_be_made_is_named_at_create(local_provider, place, tmp_path):
     """For the place where commands start and for mounts, before anything starts."""
     for spec in (SandboxSpec(workdir=place), SandboxSpec(mounts=(Mount(str(tmp_path), place),))):
@@ -67,6 +67,20 @@ async def test_a_folder_that_cannot_be_made_is_named_at_create(local_provider, p
 
 async def test_commands_may_start_anywhere_else(local_provider):
     """A folder that is there, one that is deep, and the root itself."""
-    for place in ("/", "/tmp", "/home/sandbox", "/home/sandbox/deep/er", "/app"):
+    for place in ("/", "/tmp", "/home/sandbox", "/home/sandbox/deep/er", "/app", "/root", "/opt"):
         sandbox = await local_provider.create(SandboxSpec(workdir=place))
         assert (await sandbox.exec("pwd && touch file")).stdout.decode() == f"{place}\n"
+
+
+async def test_python_is_neither_hidden_nor_written_into(local_provider, tmp_path, monkeypatch):
+    """Of a Python outside /usr: commands may start above it, not in it, and a mount over it is refused."""
+    home = tmp_path / "pythons" / "one"
+    home.mkdir(parents=True)
+    monkeypatch.setattr(sys, "prefix", str(home))  # of a virtual environment
+    above = await local_provider.create(SandboxSpec(workdir=str(home.parent)))
+    assert (await above.exec("touch file && ls")).stdout == b"file\none\n"
+    below = SandboxSpec(workdir=str(home / "lib"))
+    over = SandboxSpec(mounts=(Mount(str(tmp_path), str(home.parent)),))
+    for spec in (below, over):
+        with pytest.raises(SandboxUnsupportedError, match="Python"):
+            await local_provider.create(spec)

@@ -110,6 +110,8 @@ class Builder:
         """The root for a specification. Raises `SandboxUnsupportedError` for an image or mount that is not there."""
         for place in (spec.workdir, *(mount.target for mount in spec.mounts)):
             _check_place(place, spec.image)
+        if spec.image == "host":
+            self._check_pythons(spec)
         root = Root(_namespaces(spec), tmpfs=_caps(spec))
         if spec.image == "host":
             self._host(root, spec)
@@ -121,6 +123,15 @@ class Builder:
             root.show(os.path.realpath(mount.source), mount.target, read_only=mount.read_only)
         root.arguments += ["--remount-ro", "/dev"]
         return root
+
+    def _check_pythons(self, spec: SandboxSpec) -> None:
+        """Refuse a working directory below this Python, and a mount that would hide it."""
+        for prefix in self._prefixes:
+            if _is_below(spec.workdir, prefix):
+                raise SandboxUnsupportedError(f"{spec.workdir!r} can not be written: {prefix!r} is Python's")
+            for mount in spec.mounts:
+                if _is_below(prefix, mount.target):
+                    raise SandboxUnsupportedError(f"a mount at {mount.target!r} would hide Python, in {prefix!r}")
 
     def _host(self, root: Root, spec: SandboxSpec) -> None:
         """The system of this machine."""
@@ -140,11 +151,11 @@ class Builder:
         root.folders.append((f"w0{HOME}", 0o755))
         root.arguments += ["--symlink", "/tmp", "/var/tmp"]
         root.give("/tmp", 0o1777)
-        for prefix in self._prefixes:
-            root.show(prefix, prefix)
-        root.show(str(self._agent), os.path.dirname(AGENT))
         if spec.workdir not in ("/", "/tmp", HOME):
             root.give(spec.workdir, 0o755)
+        for prefix in self._prefixes:  # after the working directory, which may be a folder above them, such as /root
+            root.show(prefix, prefix)
+        root.show(str(self._agent), os.path.dirname(AGENT))
 
     def _image(self, root: Root, spec: SandboxSpec) -> None:
         """A directory with a root file system, and a layer over it that takes what is written."""
@@ -176,11 +187,16 @@ def _check_place(place: str, image: str) -> None:
     """Refuse what bubblewrap would only stumble over: a folder that cannot be made where it is asked for."""
     if not place.startswith("/") or ".." in place.split("/"):
         raise SandboxUnsupportedError(f"{place!r} is no absolute path without '..'")
-    if place != "/" and place.rstrip("/") != posixpath.normpath(place):
-        raise SandboxUnsupportedError(f"{place!r} has another name: {posixpath.normpath(place)!r}")
+    name = "/" + posixpath.normpath(place).lstrip("/")  # which keeps two slashes at the beginning
+    if place != "/" and place.rstrip("/") != name:
+        raise SandboxUnsupportedError(f"{place!r} has another name: {name!r}")
     taken = ("proc", "dev", ".agent") if image != "host" else ("proc", "dev", ".agent", "usr", "etc", *SYSTEM)
     if place.split("/")[1] in taken:
         raise SandboxUnsupportedError(f"{place!r} cannot be a folder of the sandbox: what is there is the system's")
+
+
+def _is_below(place: str, folder: str) -> bool:
+    return f"{place.rstrip('/')}/".startswith(f"{folder.rstrip('/')}/")
 
 
 def _namespaces(spec: SandboxSpec) -> list[str]:
