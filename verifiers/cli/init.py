@@ -27,7 +27,7 @@ from verifiers.cli.frame import framed, parsed, start
 from verifiers.cli.output import Output
 from verifiers.errors import ConfigError, ExitCode, StoreError
 
-Kind = Literal["single-turn", "multi-turn", "tool"]
+Kind = Literal["single-turn", "multi-turn", "tool", "sandbox", "code"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 TEMPLATES = Path(__file__).parent / "templates"
 README = "README.md"
@@ -75,6 +75,8 @@ class Scaffold:
         return {
             **{key: value.strip() for key, value in card.items() if isinstance(value, str)},
             "keywords": ", ".join(f'"{word}"' for word in card["keywords"]),
+            "requirement": f"verifiers[{card['extra']}]" if "extra" in card else "verifiers",
+            "sandbox": str(card.get("extra") == "sandbox").lower(),
             "name": self.name,
             "module": self.module,
             "contents": self.module if self.multi_file else f"{self.module}.py",
@@ -162,7 +164,7 @@ def init(
     *,
     path: Annotated[Path, Parameter(alias="-p", help="Folder of environments.")] = Path("environments"),
     kind: Annotated[
-        Kind, Parameter(help="What the model does: one reply, several turns, or tool calls.")
+        Kind, Parameter(help="What the model does: one reply, several turns, tool calls, work in a shell, a program.")
     ] = "single-turn",
     multi_file: Annotated[bool, Parameter(negative="", help="A package instead of one module.")] = False,
     rewrite_readme: Annotated[bool, Parameter(negative="", help="Write the card anew if it exists.")] = False,
