@@ -2,10 +2,13 @@
 
     register()                                         # then attn_implementation="segments" when a model is loaded
     model(…, segment_lengths=[310, 702, 8])            # of the one sequence; None is one row, or padded rows
+    model(…, segment_lengths=[310, 102], segment_prompts=[(0, 0), (0, 200)])        # the second begins as the first
 
 Each row goes through `scaled_dot_product_attention` alone, as plain causal attention, for which PyTorch has its flash
 kernels; with a mask it has not, and 8 rows of 1,000 tokens cost eight times the arithmetic. For GPUs without the
 flash-attn package. On a CPU, where rows are short, the mask is quicker.
+
+A row whose prompt is another's (`verifiers.train.sharing`) is put together again here, and nowhere else.
 """
 
 from __future__ import annotations
@@ -44,6 +47,7 @@ def attend(
     scaling: float | None = None,
     sliding_window: int | None = None,
     segment_lengths: list[int] | None = None,
+    segment_prompts: list[tuple[int, int]] | None = None,
     **others: Any,
 ) -> tuple[Any, None]:
     """[B, heads, T, D] each, to [B, T, heads, D]; the form that transformers calls. ConfigError for what it lacks."""
@@ -53,8 +57,15 @@ def attend(
             hint='Set model.attention = "eager", or "flash_attention_2" where that package is installed.',
         )
     lengths = segment_lengths or [query.shape[2]]
-    parts = [
-        torch.nn.functional.scaled_dot_product_attention(
+    prompts = segment_prompts or [(0, 0)] * len(lengths)
+    splits = (whole.split(lengths, 2) for whole in (query, key, value))
+    parts = []
+    for *own, (begin, end) in zip(*splits, prompts, strict=True):
+        if end > begin:
+            wholes = zip((query, key, value), own, strict=True)
+            own = [torch.cat([whole[:, :, begin:end], part], 2) for whole, part in wholes]
+        q, k, v = own
+        part = torch.nn.functional.scaled_dot_product_attention(
             q,
             k,
             v,
@@ -64,8 +75,7 @@ def attend(
             scale=scaling,
             enable_gqa=q.shape[1] != k.shape[1],
         )
-        for q, k, v in zip(query.split(lengths, 2), key.split(lengths, 2), value.split(lengths, 2), strict=True)
-    ]
+        parts.append(part[:, :, end - begin :])
     return torch.cat(parts, 2).transpose(1, 2).contiguous(), None
 
 

@@ -69,6 +69,8 @@ class TrainerConfig(Section):
     """What one forward pass holds at most; a row that is longer is refused."""
     packing: bool = True
     """Rows of a micro-batch in one sequence, each seeing itself only; otherwise padded."""
+    share_prompts: bool = True
+    """Compute a prompt once for the packed rows that begin with it, where that is exact and cheaper."""
     updates_per_batch: PositiveInt = 1
     """More than one splits a batch into that many updates; ratios then have the policy before the first as the old
     one."""

@@ -3,6 +3,7 @@
     packed = pack(rows, budget=8192)          # several rows in one sequence where they fit
     for micro in packed.batches: …            # arrays of [B, T]; micro.source names the row of each segment
     packed.refused                            # rows that are longer than the budget, by their place in `rows`
+    pack(rows, budget=8192, sharing=costs)    # a prompt of several rows stands once (verifiers.train.sharing)
 
 What belongs together is said by `segments` alone, never inferred from ids: a padding id may be a token like any other
 (huggingface/trl#4974). The order is a function of the rows' lengths, so equal rows give equal micro-batches.
@@ -11,7 +12,8 @@ What belongs together is said by `segments` alone, never inferred from ids: a pa
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
+from itertools import accumulate, chain
 from typing import Any
 
 import numpy as np
@@ -19,6 +21,7 @@ from numpy.typing import NDArray
 
 from verifiers.train.routes import routes_of
 from verifiers.train.rows import Row
+from verifiers.train.sharing import Sharing, Unit, units_of
 
 Array = NDArray[Any]
 
@@ -47,17 +50,23 @@ class MicroBatch:
     """float32 [B, T], `Row.weight`."""
     temperatures: Array
     """float32 [B, T], at which the row was sampled."""
-    versions: Array
-    """int64 [B, T], of the policy that sampled."""
     source: Array
     """int64 [S]."""
     routes: Array | None = None
     """int16 [B, T, layers, k], experts of a mixture; -1 where unknown. None if no row knows its own."""
+    prompts: Array | None = None
+    """int64 [R, 3], of rows whose prompt is another's, in order: the flat place where their own part begins, that of
+    the prompt, and its length. None if every row is whole."""
 
     @property
     def sampled(self) -> int:
         """How many tokens are trained."""
         return int(self.mask.sum())
+
+    @property
+    def shared(self) -> int:
+        """How many tokens are left out, since they are another row's, too."""
+        return 0 if self.prompts is None else int(self.prompts[:, 2].sum())
 
     @property
     def isolated(self) -> bool:
@@ -80,14 +89,17 @@ class Packed:
         return sum(int((micro.segments > 0).sum()) for micro in self.batches) / places if places else 1.0
 
 
-def pack(rows: Sequence[Row], budget: int, *, width: int | None = None, parts: int = 1) -> Packed:
+def pack(
+    rows: Sequence[Row], budget: int, *, width: int | None = None, parts: int = 1, sharing: Sharing | None = None
+) -> Packed:
     """Pack rows, the longest first, each into the first sequence with room (first fit decreasing).
 
     budget: places (B·T) of a micro-batch. width: of a sequence; None takes the longest row that is left, which keeps
     masked attention cheap, and `budget` makes one long sequence, for kernels that take segments of any length.
-    parts: give at least so many micro-batches where there are as many rows, for as many ranks.
+    parts: give at least so many micro-batches where there are as many rows, for as many ranks. sharing: rows that
+    begin with the same prompt stand behind it, as one piece; None keeps every row whole.
     """
-    return _batches(rows, budget, width, parts, alone=False)
+    return _batches(rows, budget, width, parts, alone=False, sharing=sharing)
 
 
 def pad(rows: Sequence[Row], budget: int, *, parts: int = 1) -> Packed:
@@ -108,27 +120,31 @@ def nothing() -> MicroBatch:
         advantages=reals,
         weights=reals,
         temperatures=reals + 1,
-        versions=integers,
         source=np.zeros(0, np.int64),
     )
 
 
-def _batches(rows: Sequence[Row], budget: int, width: int | None, parts: int, *, alone: bool) -> Packed:
+def _batches(
+    rows: Sequence[Row], budget: int, width: int | None, parts: int, *, alone: bool, sharing: Sharing | None = None
+) -> Packed:
     lengths = [len(row.tokens) for row in rows]
     packed = Packed(refused=[number for number, length in enumerate(lengths) if length > budget])
-    left = sorted((n for n, length in enumerate(lengths) if 0 < length <= budget), key=lambda n: -lengths[n])
-    if not left:
+    numbers = sorted((n for n, length in enumerate(lengths) if 0 < length <= budget), key=lambda n: -lengths[n])
+    if not numbers:
         return packed
-    plan = _plan(left, lengths, budget, width, alone)
+    units = units_of(rows, numbers, budget, parts, sharing)
+    sizes = [unit.length for unit in units]
+    left = list(range(len(units)))
+    plan = _plan(left, sizes, budget, width, alone)
     if parts > 1:
-        plan = _for_parts(plan, left, lengths, budget, width, parts, alone)
-    columns = {number: _Columns(rows[number]) for number in left}
-    packed.batches = [_lay_out(rows, columns, bins) for bins in plan]
+        plan = _for_parts(plan, left, sizes, budget, width, parts, alone)
+    columns = _Columns(rows, numbers)
+    packed.batches = [_lay_out(rows, columns, [[units[n] for n in members] for members in bins]) for bins in plan]
     return packed
 
 
 def _plan(left: list[int], lengths: list[int], budget: int, width: int | None, alone: bool) -> list[list[list[int]]]:
-    """The sequences of each micro-batch, as numbers of rows."""
+    """The sequences of each micro-batch, as numbers of units, which are rows or several with one prompt."""
     plan = []
     while left:
         bins, left = _fill(left, lengths, budget, min(width or lengths[left[0]], budget), alone)
@@ -187,36 +203,35 @@ def _without(numbers: list[int], bins: list[list[int]]) -> list[int]:
 
 
 class _Columns:
-    """The arrays of one row, converted once. Lists go through iterators: three times as fast as np.array."""
+    """The arrays of rows, one row behind the other, converted at once: a call of numpy for each of short rows costs
+    more than what it does. begins: where each row begins, by its number."""
 
-    __slots__ = ("advantages", "logprobs", "mask", "temperature", "tokens", "versions", "weight")
+    __slots__ = ("advantages", "begins", "logprobs", "mask", "steps", "tokens")
 
-    def __init__(self, row: Row) -> None:
-        self.tokens = _column(row.tokens, np.int64)
-        self.mask = _column(row.mask, np.bool_)
-        self.logprobs = _column(row.logprobs, np.float32)
-        self.versions = _column(row.versions, np.int64)
-        self.advantages = (
-            np.zeros(len(self.tokens), np.float32)
-            if row.advantages is None
-            else _column(row.advantages, np.float32)
-        )
-        self.weight = row.weight
-        self.temperature = row.temperature
-
-
-def _column(values: Any, dtype: Any) -> Array:
-    if isinstance(values, np.ndarray):
-        return values.astype(dtype, copy=False)
-    if dtype is np.bool_:
-        return np.frombuffer(bytes(values), np.bool_)
-    return np.fromiter(values, dtype, len(values))
+    def __init__(self, rows: Sequence[Row], numbers: Sequence[int]) -> None:
+        used = [rows[number] for number in numbers]
+        begins = list(accumulate((len(row.tokens) for row in used), initial=0))
+        self.begins = dict(zip(numbers, begins, strict=False))
+        self.tokens = _joined([row.tokens for row in used], np.int64)
+        self.mask = _joined([row.mask for row in used], np.bool_)
+        self.mask[begins[:-1]] = False  # nothing predicts a first token
+        self.logprobs = _joined([row.logprobs for row in used], np.float32)
+        advantages = [[0.0] * len(row.tokens) if row.advantages is None else row.advantages for row in used]
+        self.advantages = _joined(advantages, np.float32)
+        self.steps = np.arange(max(len(row.tokens) for row in used))
 
 
-def _lay_out(rows: Sequence[Row], columns: dict[int, _Columns], bins: list[list[int]]) -> MicroBatch:
+def _joined(values: Sequence[Any], dtype: Any) -> Array:
+    """Through iterators lists are three times as fast as by np.array."""
+    if any(isinstance(part, np.ndarray) for part in values):
+        return np.concatenate([np.asarray(part, dtype) for part in values])
+    return np.fromiter(chain.from_iterable(values), dtype, sum(map(len, values)))
+
+
+def _lay_out(rows: Sequence[Row], columns: _Columns, bins: list[list[Unit]]) -> MicroBatch:
     """The arrays of one micro-batch."""
-    order = [number for members in bins for number in members]
-    used = [sum(len(columns[number].tokens) for number in members) for members in bins]
+    order = [number for members in bins for unit in members for number in unit.rows]
+    used = [sum(unit.length for unit in members) for members in bins]
     shape = (len(bins), max(used))
     micro = MicroBatch(
         tokens=np.zeros(shape, np.int64),
@@ -227,32 +242,54 @@ def _lay_out(rows: Sequence[Row], columns: dict[int, _Columns], bins: list[list[
         advantages=np.zeros(shape, np.float32),
         weights=np.zeros(shape, np.float32),
         temperatures=np.ones(shape, np.float32),
-        versions=np.zeros(shape, np.int64),
         source=np.array(order),
         routes=_no_routes(rows, order, shape),
+        prompts=_prompts(bins, shape[1]),
     )
+    flat = _flat(micro)
     segment = 0
     for sequence, members in enumerate(bins):
-        end = 0
-        for number in members:
-            begin, end, segment = end, end + len(columns[number].tokens), segment + 1
-            _place(micro, (sequence, slice(begin, end)), columns[number], segment)
-            if micro.routes is not None and (routes := routes_of(rows[number])) is not None:
-                micro.routes[sequence, begin:end] = routes
+        end = sequence * shape[1]
+        for unit in members:
+            for number in unit.rows:
+                row, skipped = rows[number], 0 if number == unit.rows[0] else unit.prompt
+                begin, end, segment = end, end + len(row.tokens) - skipped, segment + 1
+                _place(flat, slice(begin, end), columns, columns.begins[number], skipped)
+                flat.segments[begin:end] = segment
+                flat.weights[begin:end] = row.weight
+                flat.temperatures[begin:end] = row.temperature
+                if flat.routes is not None and (routes := routes_of(row)) is not None:
+                    flat.routes[begin:end] = routes[skipped:]
     return micro
 
 
-def _place(micro: MicroBatch, where: tuple[int, slice], column: _Columns, segment: int) -> None:
-    micro.tokens[where] = column.tokens
-    micro.positions[where] = np.arange(len(column.tokens))
-    micro.segments[where] = segment
-    micro.mask[where] = column.mask
-    micro.mask[where[0], where[1].start] = False
-    micro.logprobs[where] = column.logprobs
-    micro.advantages[where] = column.advantages
-    micro.weights[where] = column.weight
-    micro.temperatures[where] = column.temperature
-    micro.versions[where] = column.versions
+def _flat(micro: MicroBatch) -> MicroBatch:
+    """The same arrays without the first dimension."""
+    names = (one.name for one in fields(MicroBatch) if one.name not in ("source", "prompts", "routes"))
+    routes = None if micro.routes is None else micro.routes.reshape(-1, *micro.routes.shape[2:])
+    return replace(micro, routes=routes, **{name: getattr(micro, name).reshape(-1) for name in names})
+
+
+def _place(flat: MicroBatch, where: slice, columns: _Columns, begin: int, skipped: int) -> None:
+    """Lay a row, which begins there in the columns, without its first `skipped` tokens, which are another's."""
+    length = skipped + where.stop - where.start
+    own = slice(begin + skipped, begin + length)
+    flat.tokens[where] = columns.tokens[own]
+    flat.positions[where] = columns.steps[skipped:length]
+    flat.mask[where] = columns.mask[own]
+    flat.logprobs[where] = columns.logprobs[own]
+    flat.advantages[where] = columns.advantages[own]
+
+
+def _prompts(bins: list[list[Unit]], width: int) -> Array | None:
+    """`MicroBatch.prompts`."""
+    found = []
+    for sequence, members in enumerate(bins):
+        begin = sequence * width
+        for unit in members:
+            found += [(begin + own, begin, unit.prompt) for own in unit.begins]
+            begin += unit.length
+    return np.array(found, np.int64) if found else None
 
 
 def _resting(shape: tuple[int, int], used: list[int], *, alone: bool) -> Array:

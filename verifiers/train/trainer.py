@@ -25,7 +25,7 @@ from verifiers.errors import ConfigError, EvidenceError, TrainingDivergedError
 from verifiers.train import learner_files
 from verifiers.train.config import LossConfig, TrainerConfig
 from verifiers.train.distributed import Ranks, whole
-from verifiers.train.forward import SampledHead, Tensors, check_isolation, on_device
+from verifiers.train.forward import SampledHead, Tensors, check_isolation, on_device, sharing_of
 from verifiers.train.learner import Weights
 from verifiers.train.losses.loss import Loss, make_loss
 from verifiers.train.losses.normalise import denominator
@@ -81,6 +81,8 @@ class TorchLearner:
         self._reference_head = SampledHead(policy.reference) if policy.reference is not None else self._head
         if self.config.packing:
             check_isolation(self._head, policy.device)
+        shares = self.config.packing and self.config.share_prompts and not len(policy.routers)
+        self._sharing = sharing_of(self._head, policy.device) if shares else None
         half = self.config.autocast == "bfloat16"
         self.ranks.shard(policy.model, half=half)
         if policy.reference is not None:
@@ -207,7 +209,9 @@ class TorchLearner:
         parts = min(self.config.updates_per_batch, len(fitting))
         bounds = [len(fitting) * part // parts for part in range(parts + 1)]
         updates = [self._update_plan(fitting[a:b]) for a, b in pairwise(bounds)]
-        figures["trainer/microbatches"] = float(sum(len(update.batches) for of in updates for update in of))
+        batches = [micro for of_ranks in updates for update in of_ranks for micro in update.batches]
+        figures["trainer/microbatches"] = float(len(batches))
+        figures["tokens/shared"] = float(sum(micro.shared for micro in batches))
         return [list(of_rank) for of_rank in zip(*updates, strict=True)], figures
 
     def _update_plan(self, rows: Sequence[Row]) -> list[Update]:
@@ -217,7 +221,7 @@ class TorchLearner:
             packed = pad(rows, budget, parts=world)
         else:
             masked = self.policy.model.config._attn_implementation in ("sdpa", "eager")
-            packed = pack(rows, budget, parts=world, width=None if masked else budget)
+            packed = pack(rows, budget, parts=world, width=None if masked else budget, sharing=self._sharing)
         batches = sorted(packed.batches, key=lambda micro: -micro.tokens.size)
         batches += [nothing()] * (-len(batches) % world)
         aux = float(sum(len(row.tokens) for row in rows) * len(self.policy.routers))

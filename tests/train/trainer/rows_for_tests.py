@@ -37,6 +37,16 @@ def eight_rows(**changes: Any) -> list[Row]:
     return rows
 
 
+def two_groups(prompt: int = 12) -> list[Row]:
+    """Four rows that begin alike, two others that do, and one of its own; one each of two turns, and hotter."""
+    rows = [make_row(prompt + own, prompt, seed) for seed, own in enumerate([6, 2, 9, 4, 5, 7, 8])]
+    for row, first in ((1, 0), (2, 0), (3, 0), (5, 4)):
+        rows[row].tokens[:prompt] = rows[first].tokens[:prompt]
+    rows[2].mask[-4:-2] = [False, False]
+    rows[3].sampling["temperature"] = 0.7
+    return rows
+
+
 def as_numpy(row: Row) -> Row:
     """The same row with arrays."""
     return Row(

@@ -7,11 +7,13 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from tests.support.tiny_model import tiny_model  # noqa: E402
-from tests.train.trainer.rows_for_tests import eight_rows, make_row  # noqa: E402
+from tests.train.trainer.rows_for_tests import eight_rows, make_row, two_groups  # noqa: E402
 from verifiers.errors import ConfigError  # noqa: E402
 from verifiers.train.attention import attend, register  # noqa: E402
 from verifiers.train.config import LossConfig, ModelConfig, TrainerConfig  # noqa: E402
+from verifiers.train.forward import SampledHead, sharing_of  # noqa: E402
 from verifiers.train.models import policy_of  # noqa: E402
+from verifiers.train.rows import Row  # noqa: E402
 from verifiers.train.trainer import TorchLearner  # noqa: E402
 
 pytestmark = pytest.mark.train
@@ -20,13 +22,18 @@ register()
 LOSS = LossConfig(kind="icepop", kl=0.1, entropy=0.01)
 
 
-def update_of(trainer: dict[str, Any], model: dict[str, Any] | None = None, loss: LossConfig = LOSS) -> dict[str, Any]:
+def update_of(
+    trainer: dict[str, Any],
+    model: dict[str, Any] | None = None,
+    loss: LossConfig = LOSS,
+    rows: list[Row] | None = None,
+) -> dict[str, Any]:
     """What one step of SGD without clipping, at rate 1, takes from each parameter of a float64 model: the gradient."""
     tiny = tiny_model(**(model or {})).double()
     before = {name: value.detach().clone() for name, value in tiny.named_parameters()}
     config = TrainerConfig(lr=1.0, optimizer="sgd", max_grad_norm=None, **trainer)
     policy = policy_of(tiny, ModelConfig(dtype="float64"), reference=loss.kl > 0)
-    figures = TorchLearner(policy, config, loss).step(eight_rows())
+    figures = TorchLearner(policy, config, loss).step(rows or eight_rows())
     gradient = {name: before[name] - value.detach() for name, value in policy.model.named_parameters()}
     return {"gradient": gradient, "figures": figures}
 
@@ -104,6 +111,47 @@ def test_attention_by_segments_is_attention_under_a_mask(shape: dict[str, Any], 
     masked = update_of({}, {**shape, "attn_implementation": "eager"})
     by_segments = update_of(trainer, {**shape, "attn_implementation": "segments"})
     assert_equal(masked, by_segments)
+
+
+SHARED: dict[str, Any] = {"whole budget": {}, "small": {"tokens_per_microbatch": 70}, "two": {"updates_per_batch": 2}}
+
+
+@pytest.mark.parametrize("shape", [{}, {**SLIDING, "attn_implementation": "segments"}], ids=["mask", "segments"])
+@pytest.mark.parametrize("trainer", SHARED.values(), ids=SHARED)
+def test_a_shared_prompt_is_a_prompt_a_row(shape: dict[str, Any], trainer: dict[str, Any]) -> None:
+    """The same loss and gradient, also of rows with several turns, of other temperatures, and of no group."""
+    whole = update_of({**trainer, "share_prompts": False}, shape, rows=two_groups())
+    shared = update_of(trainer, shape, rows=two_groups())
+    assert whole["figures"]["tokens/shared"] == 0
+    assert shared["figures"]["tokens/shared"] > 30
+    assert shared["figures"]["tokens/total"] == whole["figures"]["tokens/total"]
+    assert_equal(whole, shared)
+
+
+UNSHARED: dict[str, Any] = {
+    "experts": ({"kind": "qwen3_moe"}, {}),
+    "dropout": ({"attention_dropout": 0.1}, {}),
+    "windows under a mask": (SLIDING, {}),
+    "attention that takes no such mask": ({"attn_implementation": "eager"}, {}),
+    "padded": ({}, {"packing": False}),
+    "switched off": ({}, {"share_prompts": False}),
+}
+
+
+@pytest.mark.parametrize(("model", "trainer"), UNSHARED.values(), ids=UNSHARED)
+def test_prompts_are_not_shared_where_that_is_another_computation(model: dict[str, Any], trainer: Any) -> None:
+    """Balance counts tokens, dropout is drawn for each, and a mask of one's own shows no windows."""
+    learner = TorchLearner(policy_of(tiny_model(**model), ModelConfig()), TrainerConfig(**trainer), LossConfig())
+    assert learner.step(two_groups())["tokens/shared"] == 0
+
+
+def test_a_model_that_takes_no_mask_shares_no_prompts() -> None:
+    """Two passes tell, whatever the model's configuration says."""
+    model = tiny_model()
+    assert sharing_of(SampledHead(model), "cpu") is not None
+    plain = model.forward
+    model.forward = lambda attention_mask=None, **others: plain(**others)
+    assert sharing_of(SampledHead(model), "cpu") is None
 
 
 def test_attention_by_segments_refuses_what_it_does_not_know() -> None:

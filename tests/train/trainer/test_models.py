@@ -11,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from tests.support.tiny_model import save_tiny, tiny_model, tiny_tokenizer, write_gguf  # noqa: E402
-from tests.train.trainer.rows_for_tests import eight_rows, make_row  # noqa: E402
+from tests.train.trainer.rows_for_tests import eight_rows, make_row, two_groups  # noqa: E402
 from verifiers.errors import ConfigError  # noqa: E402
 from verifiers.train.config import LoraConfig, LossConfig, ModelConfig, TrainerConfig  # noqa: E402
 from verifiers.train.models import find_device, load_policy, policy_of  # noqa: E402
@@ -220,7 +220,7 @@ EXPERTS = "mixtral qwen2_moe olmoe deepseek_v3 glm4_moe gpt_oss".split()
 SLIDING = {"mistral", "gemma2", "gemma3_text", "phi3", "cohere2", "gpt_oss"}
 
 
-def model_of(family: str) -> Any:
+def model_of(family: str, attention: str = "eager") -> Any:
     """A tiny random model, whose sliding windows are shorter than the rows."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -235,7 +235,7 @@ def model_of(family: str) -> Any:
         shape |= {"qk_rope_head_dim": 16, "qk_nope_head_dim": 16, "v_head_dim": 16}
     torch.manual_seed(0)
     config = AutoConfig.for_model(family, **shape)
-    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").float()
+    model = AutoModelForCausalLM.from_config(config, attn_implementation=attention).float()
     for name, value in model.named_parameters():  # some families leave routers at zero until they are loaded
         if name.endswith((".gate.weight", ".router.weight")):
             torch.nn.init.normal_(value)
@@ -270,6 +270,30 @@ def test_families_of_models_pack_and_replay(family: str) -> None:
                 assert torch.allclose(packed, head.logprobs(tensors)[0], atol=1e-5)
             with policy.routers.watching((chosen + 1) % 4):
                 assert not torch.allclose(packed, head.logprobs(tensors)[0], atol=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", [family for family in DENSE if family != "gemma2"])  # which has no sdpa
+def test_families_of_models_share_prompts(family: str) -> None:
+    """The logprobs are those of whole rows; families with windows keep rows whole."""
+    from verifiers.train.forward import SampledHead, on_device, sharing_of
+    from verifiers.train.packing import pack
+
+    head = SampledHead(policy_of(model_of(family, "sdpa"), ModelConfig()).model)
+    sharing = sharing_of(head, "cpu")
+    assert (sharing is None) == (family in SLIDING)
+    if sharing is None:
+        return
+    found: list[dict[int, Any]] = []
+    for costs in (None, sharing):
+        (micro,) = pack(two_groups(), 256, sharing=costs).batches
+        assert (micro.shared > 0) == (costs is not None)
+        tensors = on_device(micro, "cpu")
+        with torch.no_grad():
+            logprobs = head.logprobs(tensors)[0]
+        found.append({int(n): logprobs[tensors.sequence == at] for at, n in enumerate(micro.source)})
+    for number, whole in found[0].items():
+        assert torch.allclose(found[1][number], whole, atol=2e-5)
 
 
 def test_without_torch_the_extra_is_named() -> None:

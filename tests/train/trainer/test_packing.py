@@ -1,5 +1,7 @@
 """Micro-batches hold every row once, whole, apart from the others, and never more than the budget."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
@@ -9,30 +11,64 @@ from verifiers.clients.routes import pack_routes
 from verifiers.errors import EvidenceError
 from verifiers.train.packing import MicroBatch, nothing, pack, pad
 from verifiers.train.routes import routes_of
+from verifiers.train.sharing import Sharing
 
 LENGTHS = st.lists(st.integers(2, 40), max_size=30)
 
 
-@given(lengths=LENGTHS, budget=st.integers(1, 120), alone=st.booleans(), parts=st.integers(1, 3))
-@settings(max_examples=150, deadline=None)
-def test_every_row_is_there_once_and_whole(lengths: list[int], budget: int, alone: bool, parts: int) -> None:
-    """What fits stands in exactly one place, in its order, with positions from 0; what does not is named."""
-    rows = [make_row(length, 1, seed) for seed, length in enumerate(lengths)]
-    packed = pad(rows, budget, parts=parts) if alone else pack(rows, budget, parts=parts)
+@given(
+    lengths=LENGTHS,
+    budget=st.integers(1, 120),
+    parts=st.integers(1, 3),
+    way=st.sampled_from(["pad", "pack", "share"]),
+)
+@settings(max_examples=200, deadline=None)
+def test_every_row_is_there_once_and_whole(lengths: list[int], budget: int, parts: int, way: str) -> None:
+    """What fits stands in exactly one place, in its order, with positions from 0; what does not is named. Of a row
+    whose prompt is another's only the rest has a place of its own."""
+    rows = [make_row(length, min(length - 1, 1 + seed % 3), seed % 3) for seed, length in enumerate(lengths)]
+    sharing = Sharing(1.0, 0.01) if way == "share" else None
+    packed = pad(rows, budget, parts=parts) if way == "pad" else pack(rows, budget, parts=parts, sharing=sharing)
     assert packed.refused == [n for n, row in enumerate(rows) if len(row.tokens) > budget]
     seen = sorted(packed.refused + [int(n) for micro in packed.batches for n in micro.source])
     assert seen == list(range(len(rows)))
     for micro in packed.batches:
         assert micro.tokens.size <= budget
-        assert not alone or micro.isolated
+        assert way != "pad" or micro.isolated
         for segment, number in enumerate(micro.source, start=1):
-            there, row = micro.segments == segment, rows[number]
-            assert micro.tokens[there].tolist() == row.tokens
-            assert micro.positions[there].tolist() == list(range(len(row.tokens)))
-            assert micro.mask[there].tolist() == row.mask
-            assert np.allclose(micro.logprobs[there], row.logprobs)
-            assert np.allclose(micro.advantages[there], row.advantages or [])
-        assert (micro.segments > 0).sum() == sum(len(rows[n].tokens) for n in micro.source)
+            there, row = np.flatnonzero(micro.segments == segment), rows[number]
+            there = np.concatenate([prompt_of(micro, there[0]), there])
+            assert flat(micro.tokens)[there].tolist() == row.tokens
+            assert flat(micro.positions)[there].tolist() == list(range(len(row.tokens)))
+            assert flat(micro.mask)[there].tolist() == row.mask
+            assert np.allclose(flat(micro.logprobs)[there], row.logprobs)
+            assert np.allclose(flat(micro.advantages)[there], row.advantages or [])
+        assert (micro.segments > 0).sum() + micro.shared == sum(len(rows[n].tokens) for n in micro.source)
+
+
+def flat(values: Any) -> Any:
+    return values.reshape(-1)
+
+
+def prompt_of(micro: MicroBatch, begin: int) -> Any:
+    """Places, in the same sequence, of the prompt of the row whose own part begins here."""
+    for own, at, length in [] if micro.prompts is None else micro.prompts:
+        if own == begin:
+            assert at // micro.tokens.shape[1] == own // micro.tokens.shape[1] and length > 0
+            return np.arange(at, at + length)
+    return np.arange(0)
+
+
+def test_prompts_are_shared_while_that_is_cheaper() -> None:
+    """Under a mask a long reply behind others costs more attention than the prompt saves; row by row it never does.
+    Each rank has something to do."""
+    for own, behind in ((4, 8), (40, 4), (400, 1)):
+        rows = [make_row(100 + own, 100, 0) for _ in range(8)]
+        masked = pack(rows, 8192, sharing=Sharing(1.0, 0.01))
+        assert masked.batches[0].tokens.shape[1] == 100 + behind * own
+        (row_by_row,) = pack(rows, 8192, sharing=Sharing(1.0, 0.0)).batches
+        assert row_by_row.tokens.shape == (1, 100 + 8 * own) and row_by_row.shared == 700
+        assert len(pack(rows, 8192, sharing=Sharing(1.0, 0.0), parts=2).batches) == 2
 
 
 def test_equal_rows_make_equal_batches() -> None:
