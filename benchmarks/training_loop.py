@@ -14,7 +14,7 @@ from typing import Any
 from benchmarks.case import Case, at_most, times_less
 from benchmarks.options import Options
 from tests.support.training import Setup, play
-from verifiers.train.buffer import Fate
+from verifiers.train.fates import Fate
 
 GROUPS, SIZE = 8, 8
 

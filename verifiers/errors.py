@@ -45,6 +45,7 @@
     ├── EvidenceError                   token evidence that contradicts itself, or a row that would
     │   └── InexactEvidenceError            token ids or logprobs that are not the engine's own
     ├── TrainingError                   a training run can not go on: its trainer broke, or nothing trains it
+    │   ├── NothingToTrainError             groups give nothing to train on, batch after batch
     │   └── TrainingDivergedError           gradients that are not finite, again and again
     └── UserError                       the caller can mend this
         ├── EnvironmentNotFoundError, EnvironmentLoadError, EnvironmentArgumentError, UpstreamApiError,
@@ -479,6 +480,13 @@ class TrainingError(Error):
     kind = "training"
     attribution: ClassVar[Attribution] = "user"
     hint = "Mend what the message names, and go on from the last checkpoint with --resume."
+
+
+class NothingToTrainError(TrainingError):
+    """What was sampled gave nothing to train on, batch after batch. What was trained before is good."""
+
+    kind = "nothing_to_train"
+    hint = "See what became of the groups (groups/… in metrics.jsonl), and play the environment with vf-eval."
 
 
 class TrainingDivergedError(TrainingError):

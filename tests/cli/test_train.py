@@ -198,7 +198,40 @@ def test_a_run_that_learns_nothing_says_why(workplace: Path, capsys: pytest.Capt
     (folder / "constant.py").write_text(DIGITS.replace("/ 8", "* 0"))
     assert run([*TINY, "env=constant", "eval=none", "loop.max_empty_batches=1"]) == ExitCode.FAILED
     assert "2 no_signal" in capsys.readouterr().err
-    assert json.loads((workplace / "run" / "run.json").read_text())["sessions"][0]["how"] == "TrainingError"
+    assert json.loads((workplace / "run" / "run.json").read_text())["sessions"][0]["how"] == "NothingToTrainError"
+    assert not (workplace / "run" / "model").exists()
+
+
+@pytest.mark.train
+@pytest.mark.parametrize("worth", [1, 0])
+def test_a_run_that_has_nothing_left_to_train_on_leaves_its_model(
+    workplace: Path, capsys: pytest.CaptureFixture[str], worth: int
+) -> None:
+    """From some rollout on all earn the same. Solved, that is the run's end, and is again if it goes on; at 0 it is an
+    error that says where the model is, and what to do. The curve shows what was trained."""
+    name = f"levels{worth}"
+    folder = workplace / "environments" / name
+    folder.mkdir()
+    level = DIGITS.replace("    def small", "    played = []\n\n    def small").replace(
+        "        return sum", f"        played.append(1)\n        return {worth} if len(played) > 60 else sum"
+    )
+    (folder / f"{name}.py").write_text(level)
+    code = run([*TINY, f"env={name}", "eval=none", "loop.steps=70", "loop.max_empty_batches=2"])
+    shown = capsys.readouterr()
+    steps = [row["step"] for row in lines(workplace / "run" / "metrics.jsonl")]
+    session = json.loads((workplace / "run" / "run.json").read_text())["sessions"][0]
+    assert 0 < len(steps) < 70 and session["step"] == len(steps)
+    assert (workplace / "run" / "model" / "model.safetensors").exists()
+    assert (workplace / "run" / "curve.svg").read_text().startswith("<svg")
+    if worth:
+        assert code == ExitCode.OK and session["how"] == "finished"
+        assert "nothing left to learn: in " in shown.out and "(mean reward 1.000)" in shown.out
+        assert run(["--resume", "run"]) == ExitCode.OK
+        assert "nothing left to learn" in capsys.readouterr().out
+    else:
+        assert code == ExitCode.FAILED and session["how"] == "NothingToTrainError"
+        assert "what was trained before it is kept: run/model, run/curve.svg" in shown.err
+        assert "gave nothing to train on" in shown.err and "hint: Every rollout of a group earns the same" in shown.err
 
 
 @pytest.mark.train

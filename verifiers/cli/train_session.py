@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from verifiers.cli.interrupts import interruptible
 from verifiers.cli.output import Output
-from verifiers.cli.training_end import REWARDS, finish
+from verifiers.cli.training_end import REWARDS, finish, keep
 from verifiers.cli.training_line import Line
 from verifiers.cli.training_record import (
     FROM_HUB,
@@ -30,7 +30,7 @@ from verifiers.cli.training_record import (
 )
 from verifiers.cli.training_run import Teller, follow, lead
 from verifiers.cli.training_view import shown_view
-from verifiers.errors import ExitCode
+from verifiers.errors import ExitCode, NothingToTrainError
 from verifiers.hub.ids import is_hub_id
 from verifiers.train.config import EnvironmentConfig, TrainConfig
 from verifiers.train.config_files import to_file
@@ -198,14 +198,18 @@ class _Session:
                 run.loop.observe(observer)
             told = "stopping after this step, with a checkpoint"
             with interruptible(self.output, run.loop.stop, told) as interrupt:
-                outcome = await teller.driven(run.loop.run(), run.loop, record)
+                try:
+                    outcome = await teller.driven(run.loop.run(), run.loop, record)
+                except NothingToTrainError:
+                    keep(REWARDS, self._title, folder, learner, self.output)
+                    raise
         if outcome.stopped and interrupt.pressed:
             return teller.stopped(outcome, self.config.loop.steps, REWARDS, self._title)
-        return self._finish(folder, learner, time.monotonic() - began)
+        return self._finish(folder, learner, time.monotonic() - began, outcome.mastered)
 
-    def _finish(self, folder: RunFolder, learner: Any, seconds: float) -> ExitCode:
+    def _finish(self, folder: RunFolder, learner: Any, seconds: float, mastered: str) -> ExitCode:
         config = self.config
-        model = finish(REWARDS, self._title, folder, learner, seconds, self.output)
+        model = finish(REWARDS, self._title, folder, learner, seconds, self.output, mastered)
         asked = (config.eval.environments if config.eval else None) or config.env
         self.output.hint(f"evaluate it: {shlex.join(['vf-eval', asked[0].id, '-m', f'local:{model}'])}")
         return ExitCode.OK

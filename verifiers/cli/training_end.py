@@ -75,8 +75,17 @@ class Exporting(Protocol):
         ...
 
 
-def finish(ending: Ending, title: str, folder: RunFolder, learner: Exporting, seconds: float, output: Output) -> Path:
-    """Write model and picture, and print the table. Returns the model's folder.
+def finish(
+    ending: Ending,
+    title: str,
+    folder: RunFolder,
+    learner: Exporting,
+    seconds: float,
+    output: Output,
+    mastered: str = "",
+) -> Path:
+    """Write model and picture, and print the table. Returns the model's folder. mastered: why the run has reached its
+    end before its last step.
 
     TrainingError if the run has changed nothing: what would be written is the model that it began with.
     """
@@ -92,6 +101,8 @@ def finish(ending: Ending, title: str, folder: RunFolder, learner: Exporting, se
     window = _window(steps)
     table = changes(steps, ending.table) + evaluated(rows)
     output.result()
+    if mastered:
+        output.result(f"nothing left to learn: {mastered}\n")
     output.table(["", f"first {window}", f"last {window}"], table)
     output.result()
     tokens = sum(row.get(ending.tokens, 0.0) for row in steps)
@@ -104,12 +115,27 @@ def finish(ending: Ending, title: str, folder: RunFolder, learner: Exporting, se
             "event": "finished",
             "steps": len(steps),
             "seconds": round(seconds, 3),
+            "mastered": mastered,
             "model": str(model),
             "run": str(folder.path),
             "figures": {name: {"first": first, "last": last} for name, first, last in table},
         }
     )
     return model
+
+
+def keep(ending: Ending, title: str, folder: RunFolder, learner: Exporting, output: Output) -> None:
+    """Write model and picture of what was trained before an error ended the run, if anything was, and say where."""
+    if not learner.version:
+        return
+    try:
+        model = write_model(learner, folder)
+        write_curve(ending, title, folder)
+    except StoreError as error:  # the run's own error is the one to tell
+        output.warning(f"{error} ({error.hint})")
+        return
+    output.note(f"what was trained before it is kept: {model}, {folder / CURVE}")
+    output.event({"event": "kept", "model": str(model), "run": str(folder.path)})
 
 
 def write_curve(ending: Ending, title: str, folder: RunFolder) -> list[dict[str, Any]]:

@@ -15,60 +15,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from functools import cached_property
 from itertools import compress
 
-from verifiers.errors import InexactEvidenceError, TrainingError
+from verifiers.errors import InexactEvidenceError, NothingToTrainError
 from verifiers.train.advantages import has_signal
 from verifiers.train.curriculum import Ask
+from verifiers.train.fates import Fate, Streak, fate_without_rows
 from verifiers.train.groups import Algorithm, Group
 from verifiers.train.rows import Row
-from verifiers.types import Outcome
-
-PLAY_IT = "Play the environment with vf-eval and look at the errors; loop.max_empty_batches is the limit."
-
-HINTS = {
-    "usage": "The sampler refuses what it is asked for: look at [sampling].",
-    "model": "The policy can not be asked like that. Base models have no chat template: fine-tune one first (vf-sft), "
-    "or let the environment complete texts (message_type).",
-    "infrastructure": "The sampler fails, and log.txt has how. If an update broke the weights, lower trainer.lr, and "
-    "go on from a checkpoint before it.",
-    "limit": "Prompts have to fit into sampler.max_context with their reply, and groups to end within "
-    "loop.straggler_seconds.",
-}
-"""What to do about groups that give nothing, by the kind of most of their errors; otherwise `PLAY_IT`."""
-
-
-CUT_OFF = (
-    "Every reply was cut off, and advantage.overlong leaves such rollouts out of the loss: raise sampling.max_tokens, "
-    "or take advantage.overlong=keep."
-)
-"""What to do about groups that are scored, and of which nothing is trained."""
-
-
-class Fate(StrEnum):
-    """What became of a group. Figures count them as `groups/FATE`."""
-
-    TRAINED = "trained"
-    """It was in a batch."""
-    STALE = "stale"
-    """Every row of it was more than `max_lag` versions old when a batch was cut."""
-    NO_SIGNAL = "no_signal"
-    """All advantages are 0: its rollouts were equally good."""
-    NO_ROWS = "no_rows"
-    """Enough rollouts were scored, and the algorithm left none of them over (all too long, say)."""
-    TOO_FEW_VALID = "too_few_valid"
-    """Fewer than two rollouts were scored; the others ended in different ways."""
-    FAILED = "failed"
-    UNSCORED = "unscored"
-    CANCELLED = "cancelled"
-    """Fewer than two were scored, and all others failed, could not be scored, or were cut off, by the deadline of
-    stragglers or because they had become too old."""
-    INVALID_TASK = "invalid_task"
-    """The environment declared the task unfit; it is not asked for again."""
-    NO_EVIDENCE = "no_evidence"
-    """Rollouts were scored, and fewer than two had token evidence that can be trained on."""
 
 
 @dataclass(frozen=True)
@@ -125,7 +80,8 @@ class Snapshot:
 
 
 class Buffer:
-    """See the module. `max_empty` groups in a row without anything to train on end the run (TrainingError)."""
+    """See the module. `max_empty` groups in a row without anything to train on end the run: NothingToTrainError, or, if
+    the model was trained and solves them all by now, `mastered`."""
 
     def __init__(
         self,
@@ -146,11 +102,10 @@ class Buffer:
         self.stale_rows = 0
         self.in_flight: dict[str, Ask] = {}
         self.ready: list[Ready] = []
-        self._empty: Counter[Fate] = Counter()
+        self.mastered = ""
+        """Why there is nothing left to learn; empty while there may be something."""
+        self._streak = Streak()
         self._stale = 0
-        self._alike: list[float] = []
-        self._errors: Counter[str] = Counter()
-        self._last_error: str | None = None
 
     @property
     def under_way(self) -> int:
@@ -168,11 +123,12 @@ class Buffer:
         """A group that was asked for has ended.
 
         InexactEvidenceError if a batch's worth of groups was scored and their token evidence was refused before any
-        group gave rows: that is a matter of settings. TrainingError after `max_empty` groups in a row without
-        anything to train on.
+        group gave rows: that is a matter of settings. NothingToTrainError after `max_empty` groups in a row without
+        anything to train on, unless they are `mastered`.
         """
         ask = self.in_flight[group.group_id]
-        fate = _fate_without_rows(group)
+        self._streak.see(group)
+        fate = fate_without_rows(group)
         rows: list[Row] = []
         if fate is None:
             rows = self._algorithm(group)
@@ -182,57 +138,34 @@ class Buffer:
         del self.in_flight[group.group_id]  # not before: an algorithm that raises leaves it to be played again
         if fate is None:
             self.ready.append(Ready(ask, rows))
-            self._empty.clear()
-            self._alike.clear()
-            self._errors.clear()
+            self._streak.end()
         else:
             self.fates[fate] += 1
             self._count_empty(fate, group)
         return Arrival(ask, fate, rows)
 
     def _count_empty(self, fate: Fate, group: Group) -> None:
-        self._empty[fate] += 1
-        if fate is Fate.NO_SIGNAL:
-            self._alike += [member.reward for member in group.valid if member.reward is not None]
-        self._errors.update(member.error_kind for member in group.members if member.error_kind)
-        said = [member.error for member in group.members if member.error]
-        self._last_error = said[-1] if said else self._last_error
+        self._streak.add(fate, group)
         refused = self.fates[Fate.NO_EVIDENCE]
-        if refused == self._groups_per_batch == self._empty[Fate.NO_EVIDENCE] and not self.fates[Fate.TRAINED]:
+        if refused == self._groups_per_batch == self._streak.fates[Fate.NO_EVIDENCE] and not self.fates[Fate.TRAINED]:
             raise InexactEvidenceError(
                 f"the first {refused} groups that were scored have no token evidence that can be trained on",
                 hint="The rollouts must be sampled by the trainer's sampler, through its client, which reports the "
                 "ids, logprobs and versions of what it sampled.",
             )
-        if self._empty.total() >= self._max_empty:
-            raise TrainingError(
-                f"{self._empty.total()} groups in a row gave nothing to train on: {self._reason()}", hint=self._hint()
-            )
-
-    def _reason(self) -> str:
-        causes = ", ".join(f"{count} {fate}" for fate, count in self._empty.most_common())
-        if self._alike:
-            causes += f" (mean reward {sum(self._alike) / len(self._alike):.3f})"
-        errors = ", ".join(f"{kind} ({count})" for kind, count in self._errors.most_common(3))
-        return f"{causes}; errors of their rollouts: {errors}, the last: {self._last_error}" if errors else causes
-
-    def _hint(self) -> str:
-        if self._empty.most_common(1)[0][0] is Fate.NO_SIGNAL:
-            return (
-                "Every rollout of a group earns the same: take tasks that the model solves sometimes, larger groups "
-                "(loop.group_size), or a model that has been fine-tuned on the format first (vf-sft)."
-            )
-        if self._empty.most_common(1)[0][0] is Fate.NO_ROWS:
-            return CUT_OFF
-        common = self._errors.most_common(1)
-        return HINTS.get(common[0][0] if common else "", PLAY_IT)
+        if self._streak.count < self._max_empty or self.mastered:
+            return
+        if self.fates[Fate.TRAINED]:
+            self.mastered = self._streak.mastered()
+        if not self.mastered:
+            raise self._streak.error()
 
     # --- out --------------------------------------------------------------------------------------------------
 
     def cut(self, version: int) -> Batch | None:
         """The next batch, to be trained at `version`: the longest asked for of what is ready and not too old.
 
-        TrainingError if so many groups have become too old since the last batch that none will ever be young enough.
+        NothingToTrainError if so many groups have become too old since the last batch that none will ever be young.
         """
         self._drop_stale(version)
         if len(self.ready) < self._groups_per_batch:
@@ -259,7 +192,7 @@ class Buffer:
         before, self.ready = self.ready, kept
         if self._stale >= self._max_empty:
             oldest = before[-1].oldest[0]
-            raise TrainingError(
+            raise NothingToTrainError(
                 f"{self._stale} groups in a row were more than {self._max_lag} versions old when a batch was cut: the "
                 f"trainer is at version {version}, and their tokens are of version {oldest}",
                 hint="Check that the sampler takes the new weights. If rollouts simply take longer than that many "
@@ -285,16 +218,3 @@ class Buffer:
         again = sorted(saved.in_flight, key=lambda ask: ask.number)
         self.in_flight = {ask.group_id: ask for ask in again}
         return again
-
-
-def _fate_without_rows(group: Group) -> Fate | None:
-    """Why a group has no two valid members; None if it has."""
-    outcomes = Counter(member.outcome for member in group.members)
-    if outcomes[Outcome.INVALID_TASK]:
-        return Fate.INVALID_TASK
-    if len(group.valid) >= 2:
-        return None
-    if sum(member.outcome.is_scored for member in group.members) >= 2:
-        return Fate.NO_EVIDENCE
-    ends = [outcome for outcome in outcomes if not outcome.is_scored]
-    return Fate(str(ends[0])) if len(ends) == 1 else Fate.TOO_FEW_VALID

@@ -15,9 +15,10 @@ from typing import Any
 
 from verifiers.errors import ConfigError
 from verifiers.rollouts.source import GroupResult, RolloutRequest, RolloutSource
-from verifiers.train.buffer import Batch, Buffer, Fate, Snapshot
+from verifiers.train.buffer import Batch, Buffer, Snapshot
 from verifiers.train.config import LoopConfig
 from verifiers.train.curriculum import Ask, Course, Curriculum, Pools
+from verifiers.train.fates import Fate
 from verifiers.train.groups import Algorithm, group_of
 from verifiers.train.merge import MergeOptions
 from verifiers.train.pacing import Pace

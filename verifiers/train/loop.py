@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from verifiers.clients.sampler import Sampler
-from verifiers.errors import Error, StoreError, TrainingError
+from verifiers.errors import Error, NothingToTrainError, StoreError, TrainingError
 from verifiers.loops import shielded
 from verifiers.train.advantages import Rae
 from verifiers.train.buffer import Batch
@@ -43,11 +43,13 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class LoopResult:
-    """How a run ended: after which step, at which policy version, and whether `stop` ended it early."""
+    """How a run ended: after which step, at which policy version, and whether `stop` ended it early. mastered: why it
+    has reached its end before its last step, the model having learned all there is; empty otherwise."""
 
     step: int
     version: int
     stopped: bool
+    mastered: str = ""
 
 
 class AsyncLoop:
@@ -94,9 +96,9 @@ class AsyncLoop:
     async def run(self) -> LoopResult:
         """Train until `config.steps` turns are done.
 
-        Raises what ended the run, if something did: an error of the sampler, what makes every further group of a source
-        fail, TrainingError when the learner raises or too much gave nothing to train on. A cancelled run lets the
-        present step end first.
+        Or until there is nothing left to learn. Raises what ended the run, if something did: an error of the sampler,
+        what makes every further group of a source fail, TrainingError when the learner raises, NothingToTrainError when
+        too much gave nothing to train on. A cancelled run lets the present step end first.
         """
         self._waits = Waits(asyncio.get_running_loop().time)
         self._waits.mark("trainer", True)
@@ -121,7 +123,9 @@ class AsyncLoop:
             self._calls.close()
         if failure is not None:
             raise failure from failure.__cause__
-        return LoopResult(self.step, self.version, self.step < self.config.steps)
+        early = self.step < self.config.steps
+        mastered = self.flow.buffer.mastered if early else ""
+        return LoopResult(self.step, self.version, early and not mastered, mastered)
 
     def observe(self, observer: Observer) -> None:
         """Tell this one, too, from now on."""
@@ -138,6 +142,11 @@ class AsyncLoop:
         self._stopping = True
         self._changed.set()
 
+    @property
+    def _ending(self) -> bool:
+        """Whether no further step is to be begun."""
+        return self._stopping or bool(self.flow.buffer.mastered)
+
     # --- training ---------------------------------------------------------------------------------------------
 
     async def _train(self) -> None:
@@ -148,6 +157,8 @@ class AsyncLoop:
                 break
             # To its end whatever happens, so that learner, buffer and step say the same when the run stops.
             await shielded(self._turn_on(batch))
+        if self.flow.buffer.mastered:
+            self._mark_evaluation(last=True)
         await self._publish()
         while self._update is not None or self._evaluating is not None:
             await self._change()
@@ -155,7 +166,7 @@ class AsyncLoop:
 
     async def _next_batch(self) -> Batch | None:
         """Wait for a batch. None: the run is to stop."""
-        while not self._stopping:
+        while not self._ending:
             await self._publish()
             batch = self.flow.cut(self.version)
             if batch is not None:
@@ -181,7 +192,7 @@ class AsyncLoop:
         await self._save_if_due()
         self._untrained = 0 if self.version != before else self._untrained + 1
         if self._untrained >= self.config.max_empty_batches:
-            raise TrainingError(
+            raise NothingToTrainError(
                 f"{self._untrained} batches in a row had no token to train on after masking",
                 hint="Look at the figures of the masks (loss/…): the settings of the loss drop everything.",
             )
@@ -232,8 +243,11 @@ class AsyncLoop:
 
     # --- evaluation -------------------------------------------------------------------------------------------
 
-    def _mark_evaluation(self) -> None:
-        if self._evaluation is not None and self._evaluation.is_due(self.step, self.config.steps):
+    def _mark_evaluation(self, *, last: bool = False) -> None:
+        """last: this step turned out to be the last; an evaluation that was due after it anyway has been marked."""
+        if self._evaluation is None:
+            return
+        if self._evaluation.is_due(self.step, self.config.steps) is not last:
             if self._due is not None:
                 self.flow.turn.counts["eval/skipped"] += 1
             self._due = (self.step, self.version)
@@ -315,7 +329,7 @@ class AsyncLoop:
     def _ask(self) -> None:
         """Ask for as many groups as pacing allows, and as the remaining steps will train."""
         ahead = self.version + self._training - self.flow.sampler_version
-        batches = 0 if self._stopping else self.config.steps - self.step - self._training
+        batches = 0 if self._ending else self.config.steps - self.step - self._training
         self.flow.ask(behind=max(0, ahead), batches=batches)
         self._mark_sampler()
 

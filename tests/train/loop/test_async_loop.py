@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import Counter
 
 import pytest
@@ -16,9 +17,10 @@ from tests.support.training import (
     simulated_source,
 )
 from tests.support.virtual_time import run_virtual
-from verifiers.errors import ConfigError, TrainingError
+from verifiers.errors import ConfigError, NothingToTrainError, TrainingError
 from verifiers.train.advantages import make_algorithm
 from verifiers.train.config import AdvantageConfig
+from verifiers.train.evaluation import Evaluation
 from verifiers.train.flow import EnvironmentSource
 from verifiers.train.loop import AsyncLoop
 from verifiers.train.rows import EnvRef
@@ -136,6 +138,52 @@ def test_a_run_without_any_signal_ends_with_the_reason():
     told = r"20 groups in a row gave nothing to train on: 20 no_signal \(mean reward 1\.000\)"
     with pytest.raises(TrainingError, match=told):
         play(reward=lambda *_: 1.0)
+
+
+def solves_from(version: int, otherwise: float = 0.0):
+    """Half of the rollouts solve their tasks until the policy is that version; from then on all earn the same."""
+
+    def reward(task_id, index, seed):
+        return float(index % 2) if made[0].sampler.version < version else 1.0 - otherwise
+
+    made = []
+    return reward, made.append
+
+
+@pytest.mark.parametrize("max_lag", [0, 4])
+def test_a_run_that_has_nothing_left_to_learn_ends_in_order(max_lag):
+    """All groups are solved from version 3 on: no error, the last policy is sampled from and evaluated, once."""
+    reward, told = solves_from(3)
+    evaluated = []
+
+    class Noting(Evaluation):
+        async def run(self, version):
+            evaluated.append(version)
+            return {}
+
+    async def main():
+        options = {"steps": 50, "max_lag": max_lag, "max_empty_batches": 3}
+        made = Setup(reward=reward, loop=options, train_seconds=1.0, evaluation=lambda _: Noting([], at_start=False))
+        told(made)
+        return made, await made.run()
+
+    made, result = run_virtual(main())
+    assert re.fullmatch(r"in \d+ groups in a row every rollout solved its task \(mean reward 1\.000\)", result.mastered)
+    assert 3 <= result.step < 50 and not result.stopped and result.step == len(made.reports) - 1
+    assert made.sampler.version == result.version and evaluated == [result.version]
+
+
+def test_a_run_that_has_forgotten_everything_is_an_error():
+    """All rollouts earn nothing: that is no end of a run, whatever was trained before."""
+    reward, told = solves_from(3, otherwise=1.0)
+
+    async def main():
+        made = Setup(reward=reward, loop={"steps": 50})
+        told(made)
+        await made.run()
+
+    with pytest.raises(NothingToTrainError, match=r"20 no_signal \(mean reward 0\.000\)"):
+        run_virtual(main())
 
 
 def test_a_stopped_run_ends_after_its_step():

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.train.losses.groups import group_of
-from verifiers.errors import TrainingError
+from verifiers.errors import NothingToTrainError, TrainingError
 from verifiers.train.advantages import make_algorithm
 from verifiers.train.buffer import Buffer
 from verifiers.train.config import AdvantageConfig
@@ -62,3 +62,44 @@ def test_groups_of_nothing_but_cut_off_replies_say_which_settings_leave_them_out
     with pytest.raises(TrainingError, match="3 groups in a row gave nothing to train on: 3 no_rows") as raised:
         buffer.arrived(replace(groups[2], members=cut[2]))
     assert "sampling.max_tokens" in raised.value.hint and "advantage.overlong=keep" in raised.value.hint
+
+
+SOLVED = [1.0, 1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("before", "groups", "mastered"),
+    [
+        ([0.0, 1.0], [SOLVED] * 3, True),
+        ([0.0, 1.0], [SOLVED, SOLVED, [1.0, 1.0, None]], True),
+        ([0.0, 0.3 + 0.3 + 0.3 + 0.1], [[0.3 + 0.3 + 0.3 + 0.1] * 3] * 3, True),
+        ([0.0, 1.2], [[1.2] * 3] * 3, True),
+        ([0.0, 1.2], [SOLVED] * 3, False),
+        ([0.0, 1.0], [SOLVED, SOLVED, [0.0, 0.0, 0.0]], False),
+        ([0.0, 1.0], [[0.5, 0.5, 0.5]] * 3, False),
+        ([0.0, 1.0], [SOLVED, SOLVED, [None] * 3], False),
+        ([0.0, 1.0], [SOLVED, SOLVED, [1.0, 1.0, None, None, None]], False),
+        (None, [SOLVED] * 3, False),
+    ],
+    ids=["solved", "one-failed", "rounded", "above-1", "below-best", "one-at-0", "half", "a-group-failed",
+         "most-failed", "never-trained"],
+)  # fmt: skip
+def test_a_streak_of_solved_groups_is_the_end_and_any_other_an_error(before, groups, mastered):
+    """Only if a batch was trained, and every group was solved by all that were scored, which have to be most."""
+    buffer, asked = filled(5, max_empty=3)
+    if before is not None:
+        for group in asked[:2]:
+            buffer.arrived(replace(group_of(before), group_id=group.group_id))
+        assert buffer.cut(0) is not None
+    made = [replace(group_of(rewards), group_id=one.group_id) for rewards, one in zip(groups, asked[2:], strict=True)]
+    for group in made[:2]:
+        buffer.arrived(group)
+    assert not buffer.mastered
+    if mastered:
+        buffer.arrived(made[2])
+        assert buffer.mastered.startswith("in 3 groups in a row every rollout solved its task")
+    else:
+        with pytest.raises(NothingToTrainError, match="3 groups in a row gave nothing to train on") as raised:
+            buffer.arrived(made[2])
+        assert raised.value.hint and not buffer.mastered
+    assert accounted(buffer)
