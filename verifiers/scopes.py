@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextvars
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, fields
 from typing import Literal
 
@@ -150,11 +150,20 @@ current_scope: contextvars.ContextVar[Scope | None] = contextvars.ContextVar("sc
 """The scope that the running code belongs to; None outside of the engine."""
 
 
-@contextmanager
-def entered(scope: Scope) -> Iterator[Scope]:
+class _Entered:
+    __slots__ = ("_scope", "_token")
+
+    def __init__(self, scope: Scope) -> None:
+        self._scope = scope
+
+    def __enter__(self) -> Scope:
+        self._token = current_scope.set(self._scope)
+        return self._scope
+
+    def __exit__(self, *_: object) -> None:
+        current_scope.reset(self._token)
+
+
+def entered(scope: Scope) -> AbstractContextManager[Scope]:
     """Make `scope` the current one within the block."""
-    token = current_scope.set(scope)
-    try:
-        yield scope
-    finally:
-        current_scope.reset(token)
+    return _Entered(scope)

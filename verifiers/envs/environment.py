@@ -213,13 +213,14 @@ class Environment(ABC):
             row["info"] = read_info(row["info"], row["example_id"])
         if not row.get("task"):
             row["task"] = self.env_id or "default"
-        tools = self._tools_of(row)
-        state = State(input=row, client=as_client(client), model=model)
-        state.update(
+        return State(
+            input=row,
+            client=as_client(client),
+            model=model,
             sampling_args=sampling_args or {},
             is_completed=False,
             is_truncated=False,
-            tool_defs=tools,
+            tool_defs=self._tools_of(row),
             trajectory=[],
             trajectory_id=uuid.uuid4().hex,
             completion=None,
@@ -231,7 +232,6 @@ class Environment(ABC):
             timing=RolloutTiming(),
             usage=None,
         )
-        return state
 
     def _read_prompt(self, row: RolloutInput) -> Any:
         prompt = row.get("prompt")

@@ -38,28 +38,44 @@ CLEANUP_SECONDS = 30.0
 """Deadline of each cleanup handler, unless its environment gives them more."""
 
 
-@contextlib.asynccontextmanager
-async def boundary(state: State, context: str) -> AsyncIterator[None]:
+class boundary:  # noqa: N801 - used as a function; a generator would cost each rollout more than all that it does
     """Record what the block raises as `state["error"]`; a prompt that outgrew the model is a truncation."""
-    try:
-        yield
-    except OverlongPromptError as error:
+
+    __slots__ = ("_context", "_state")
+
+    def __init__(self, state: State, context: str) -> None:
+        self._state = state
+        self._context = context
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, _: object, error: BaseException | None, traceback: object) -> bool:
+        if error is None:
+            return False
+        return _record_raised(self._state, error, self._context)
+
+
+def _record_raised(state: State, error: BaseException, context: str) -> bool:
+    """Returns False for what has to pass. Raises an error that is fatal for the run."""
+    if isinstance(error, OverlongPromptError):
         state["is_truncated"] = True
         state["prompt_too_long"] = True
         if not state["trajectory"]:
             # Before the first reply there is nothing to score: a limit, not a truncated answer.
             record_error(state, error)
-    except SpentError as error:
+    elif isinstance(error, SpentError):
         # A call between two turns, such as that of a simulated user.
         if not end_if_spent(state):
             record_error(state, error)
-    except BaseException as error:  # boundary: code of the environment, its tools and its model
-        if not is_failure(error):
-            raise
+    elif not is_failure(error):
+        return False
+    else:  # boundary: code of the environment, its tools and its model
         typed = as_error(error, EnvironmentCodeError, context)
         record_error(state, typed)
         if typed.fatal:
             raise typed from typed.__cause__
+    return True
 
 
 def end_if_spent(state: State) -> bool:
@@ -114,7 +130,7 @@ async def before_deadline(state: State, seconds: float | None, work: Coroutine[A
 
 async def run_setup(state: State, setup_state: Callable[[State], Any]) -> State:
     """Call `setup_state` within its deadline. It may return a state, None, or be a plain function."""
-    async with boundary(state, "setup_state"):
+    with boundary(state, "setup_state"):
         with state["timing"].record("setup"):
             try:
                 async with asyncio.timeout(SETUP_SECONDS) as limit:

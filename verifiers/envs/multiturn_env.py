@@ -55,6 +55,8 @@ class MultiTurnMonitorRubric(Rubric):
     def __init__(self) -> None:
         super().__init__()
         self.add_metric(self.num_turns)
+        if type(self) is MultiTurnMonitorRubric:
+            self.reward_timeout = None  # what only counts needs no time limit
 
     async def num_turns(self, state: State) -> float:
         return float(len(state["trajectory"]))
@@ -204,7 +206,7 @@ class MultiTurnEnv(Environment):
                 pass
         else:
             await run_setup(state, self.setup_state)
-        async with boundary(state, f"{type(self).__name__}.rollout"):
+        with boundary(state, f"{type(self).__name__}.rollout"):
             await self._play(state)
 
     @cleanup(priority=100)
@@ -218,7 +220,7 @@ class MultiTurnEnv(Environment):
                     _end(state, name)
                     break
         _end(state, state.get("stop_condition"))
-        async with boundary(state, "render_completion"):
+        with boundary(state, "render_completion"):
             await maybe_await(self.render_completion, state)
 
     async def _play(self, state: State) -> None:

@@ -232,7 +232,7 @@ class SandboxEnv(StatefulToolEnv):
     async def destroy_sandbox(self, state: State) -> None:
         """Call `post_rollout`, then delete the sandbox, whatever came before."""
         try:
-            async with boundary(state, "post_rollout"):
+            with boundary(state, "post_rollout"):
                 candidates = {"messages": _conversation(state), "state": state}
                 await maybe_await(self.post_rollout, **accepted(self.post_rollout, candidates))
         except asyncio.CancelledError as error:

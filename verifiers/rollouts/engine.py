@@ -130,7 +130,8 @@ class Engine:
             first = _first(group)
             raise first from first.__cause__
         finally:
-            await shielded(play.release())
+            if play.unreleased:
+                await shielded(play.release())
         play.check_complete()
         return play.stopped_by
 
@@ -247,7 +248,7 @@ class _Play:
         self.on_sealed = on_sealed
         self._owed = len(plan)
         self.stopped_by: str | None = None
-        self._unreleased: dict[int, State] = {}
+        self.unreleased: dict[int, State] = {}
         """Finished rollouts, by identity, that the rubric has not begun to clean up after."""
         self._context = contextvars.copy_context()
         self._left = deque(plan)
@@ -264,7 +265,7 @@ class _Play:
         if planned is None:
             return
         state = await self.engine.generate(self.rows, planned)
-        self._unreleased[id(state)] = state
+        self.unreleased[id(state)] = state
         # Waiting here for a free place is what keeps slow scoring from piling up finished rollouts.
         await self._scoring.acquire()
         if self._left:
@@ -328,12 +329,12 @@ class _Play:
     async def _score_together(self, states: list[State]) -> None:
         await self.engine.score(states)
         for state in states:
-            del self._unreleased[id(state)]
+            del self.unreleased[id(state)]
             await self.engine.release(state)
 
     async def release(self) -> None:
         """Clean up after rollouts that the end of the run kept from being scored."""
-        await asyncio.gather(*map(self.engine.release, self._unreleased.values()))
+        await asyncio.gather(*map(self.engine.release, self.unreleased.values()))
 
     def _seal(self, planned: PlannedRollout, state: State) -> None:
         self.on_sealed(self._sealed(planned, state), state)

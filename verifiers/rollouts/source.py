@@ -248,7 +248,8 @@ class GroupSource:
     async def _play(self, playing: _Playing, player: Player) -> None:
         def on_sealed(record: RolloutOutput, _: State) -> None:
             playing.records[record["rollout_id"]] = record
-            self._changed.set()
+            if self._turn.locked():  # someone waits for room
+                self._changed.set()
 
         task = asyncio.create_task(player.play(self._rows, playing.plan, on_sealed))
         try:
@@ -261,13 +262,14 @@ class GroupSource:
                 hint="Raise straggler_seconds, or look for what hangs.",
             )
         finally:
-            await shielded(self._ended_play(playing, task))
-
-    async def _ended_play(self, playing: _Playing, task: asyncio.Task[Any]) -> None:
-        """Stop what is still played, and wait for its cleanup; code that swallows its cancellation is left behind."""
-        if task.done() or await ends_within(task, CLEANUP_GRACE_S):
-            if not task.cancelled():
+            if not task.done():
+                await shielded(self._end_play(playing, task))
+            if task.done() and not task.cancelled():
                 task.exception()  # cut off already: what it says then is no news
+
+    async def _end_play(self, playing: _Playing, task: asyncio.Task[Any]) -> None:
+        """Stop what is still played, and wait for its cleanup; code that swallows its cancellation is left behind."""
+        if await ends_within(task, CLEANUP_GRACE_S):
             return
         logger.warning(
             "group %s does not end %g s after it was stopped: code of its environment swallows its cancellation. "

@@ -45,9 +45,6 @@ from verifiers.rubrics.scores import (
 )
 from verifiers.types import RewardFunc, RolloutScores, State
 
-_TASK_FIELDS = frozenset({"prompt", "answer", "info", "task"})
-
-
 class Rubric:
     """Weighted reward functions. The reward of a rollout is the weighted sum of their values.
 
@@ -290,7 +287,7 @@ class Rubric:
         """What a reward function may ask for by name. Class objects shadow columns; `task` is last."""
         row = state.get("input") or {}
         return {
-            **{name: value for name, value in row.items() if name not in _TASK_FIELDS},
+            **row,
             "example_id": state.get("example_id"),
             "prompt": state.get("prompt"),
             "completion": state.get("completion"),

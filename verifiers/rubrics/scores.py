@@ -183,6 +183,8 @@ def joined_metrics(sheets: Iterable[Sheet]) -> dict[str, float | None]:
     for sheet in sheets:
         for name, value in dict(sheet.metrics).items():
             metrics[name] = _sum(metrics[name], value) if name in metrics else value
+    if len(metrics) == len(single):
+        return metrics
     occurrences = Counter(name for name, _ in single)
     repeated = {name for name in occurrences if occurrences[name] > 1}
     for name, value in single:

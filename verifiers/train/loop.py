@@ -25,6 +25,7 @@ from dataclasses import asdict, dataclass
 from verifiers.clients.sampler import Sampler
 from verifiers.errors import Error, NothingToTrainError, StoreError, TrainingError
 from verifiers.loops import shielded
+from verifiers.rollouts.interpreter import tuned_interpreter
 from verifiers.train.advantages import Rae
 from verifiers.train.buffer import Batch
 from verifiers.train.checkpoint import UNREADABLE, Checkpoints, RunState, unreadable
@@ -104,15 +105,8 @@ class AsyncLoop:
         self._waits.mark("trainer", True)
         failure: BaseException | None = None
         try:
-            async with asyncio.TaskGroup() as tasks:
-                self._tasks = tasks
-                if self.version != self.flow.sampler_version:
-                    # Of a run that goes on: what the weights before would sample is too old to be trained.
-                    await self._replace(await self._calls.weights())
-                beside = self.flow.start(tasks)
-                await self._train()
-                for task in beside:
-                    task.cancel()
+            with tuned_interpreter():  # between two plays, too: each change back has the whole batch looked through
+                await self._run()
         except BaseExceptionGroup as group:
             failure = _first(group)
         except BaseException as error:  # a cancellation, or the interpreter's end
@@ -126,6 +120,17 @@ class AsyncLoop:
         early = self.step < self.config.steps
         mastered = self.flow.buffer.mastered if early else ""
         return LoopResult(self.step, self.version, early and not mastered, mastered)
+
+    async def _run(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            self._tasks = tasks
+            if self.version != self.flow.sampler_version:
+                # Of a run that goes on: what the weights before would sample is too old to be trained.
+                await self._replace(await self._calls.weights())
+            beside = self.flow.start(tasks)
+            await self._train()
+            for task in beside:
+                task.cancel()
 
     def observe(self, observer: Observer) -> None:
         """Tell this one, too, from now on."""

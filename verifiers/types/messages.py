@@ -211,6 +211,8 @@ def normalize_messages(messages: Any, mode: str = "chat") -> list[Message]:
 
     A str becomes a user message in chat mode and a text message in completion mode.
     """
+    if isinstance(messages, list):  # most often
+        return [message if isinstance(message, Message) else to_message(message) for message in messages]
     if isinstance(messages, str):
         return [UserMessage(messages) if mode == "chat" else TextMessage(messages)]
     if isinstance(messages, dict) or hasattr(messages, "role"):

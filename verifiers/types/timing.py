@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+from typing import Any, Self
 
 _EPOCH = time.time() - time.monotonic()
 
@@ -27,13 +25,19 @@ class _Keyed:
 
 
 class TimeSpan(_Keyed):
-    """A start and an end, in Unix seconds. An open span has the duration 0."""
+    """A start and an end, in Unix seconds. An open span has the duration 0. As a context manager it ends with it."""
 
     __slots__ = ("end", "start")
 
     def __init__(self, start: float = 0.0, end: float = 0.0) -> None:
         self.start = start
         self.end = end
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end = now()
 
     @property
     def duration(self) -> float:
@@ -88,19 +92,16 @@ class RolloutTiming:
         overhead: float = self.to_dict()["overhead"]
         return overhead
 
-    @contextmanager
-    def record(self, kind: str) -> Iterator[TimeSpan]:
-        """Time a block as the span `setup` or `scoring`, or as one more span of `model` or `env`."""
+    def record(self, kind: str) -> TimeSpan:
+        """`with timing.record(kind):` times the block as the span `setup` or `scoring`, or as one more span of `model`
+        or `env`."""
         span = TimeSpan(now())
         target = getattr(self, kind)
         if isinstance(target, TimeSpans):
             target.spans.append(span)
         else:
             setattr(self, kind, span)
-        try:
-            yield span
-        finally:
-            span.end = now()
+        return span
 
     def to_dict(self) -> dict[str, Any]:
         """As saved in a record: the spans, and the millisecond keys of the 0.1 series."""
