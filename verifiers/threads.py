@@ -25,6 +25,8 @@ LOOK_S = 0.01
 """How often it is asked whether there should be more threads, while calls wait for one."""
 LONG_S = 0.025
 """What has run for less than this may only be waiting for the interpreter, which the loop holds 5 ms at a time."""
+TOGETHER_S = 0.0005
+"""The loop is told together of what a thread does within this time, while calls wait: waking it costs more than most."""
 IDLE_S = 10.0
 """After this time without work a thread ends."""
 WAITING_SHARE = 0.3
@@ -192,6 +194,7 @@ class _Lane:
 
     def _look_around(self) -> None:
         """End what has run out of time, and start threads if calls wait behind threads that wait."""
+        self._settle()  # of quick calls that nobody has told of, since the one after them is slow
         now = time.monotonic()
         running = [call for call in self._open if call.worker is not None and not call.finished]
         wait = 5 * LOOK_S
@@ -256,6 +259,7 @@ class _Lane:
 
     def _serve(self) -> None:
         worker = _Worker()
+        told = 0.0
         while (call := self._next()) is not None:
             if call.skipped:
                 continue
@@ -267,8 +271,9 @@ class _Lane:
                     return
             self._done.append(call)
             del call  # and with it the arguments, while the thread waits
-            if not self._settling:
-                self._settling = True
+            now = time.monotonic()
+            if not self._settling and (now - told >= TOGETHER_S or self._waiting.empty()):
+                self._settling, told = True, now
                 # The loop may be closed by now.
                 with contextlib.suppress(RuntimeError):
                     self._loop.call_soon_threadsafe(self._settle)

@@ -12,7 +12,7 @@ import difflib
 import inspect
 import json
 import logging
-import uuid
+import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -222,7 +222,7 @@ class Environment(ABC):
             is_truncated=False,
             tool_defs=self._tools_of(row),
             trajectory=[],
-            trajectory_id=uuid.uuid4().hex,
+            trajectory_id=secrets.token_hex(16),
             completion=None,
             reward=None,
             metrics=None,

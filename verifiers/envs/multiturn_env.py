@@ -49,6 +49,10 @@ class Flag(int):
         return self
 
 
+FLAGS = Flag(False), Flag(True)
+"""By their truth, ready made: five conditions are asked before and after every turn."""
+
+
 class MultiTurnMonitorRubric(Rubric):
     """Reports the number of turns."""
 
@@ -135,29 +139,29 @@ class MultiTurnEnv(Environment):
     @stop(priority=100)
     def has_error(self, state: State, *_: Any, **__: Any) -> Flag:
         """An error was recorded."""
-        return Flag(state.get("error") is not None)
+        return FLAGS[state.get("error") is not None]
 
     @stop
     def has_final_env_response(self, state: State, *_: Any, **__: Any) -> Flag:
         """The environment said that its reply is the last."""
-        return Flag(state.get("final_env_response") is not None)
+        return FLAGS[state.get("final_env_response") is not None]
 
     @stop
     def max_total_completion_tokens_reached(self, state: State, *_: Any, **__: Any) -> Flag:
         """The model wrote as many tokens as it may."""
         usage = state.get("usage")
         limit = self.max_total_completion_tokens
-        return Flag(usage is not None and 0 < limit <= usage["output_tokens"])
+        return FLAGS[usage is not None and 0 < limit <= usage["output_tokens"]]
 
     @stop
     def max_turns_reached(self, state: State, *_: Any, **__: Any) -> Flag:
         """There were as many turns as there may be."""
-        return Flag(0 < self.max_turns <= len(state["trajectory"]))
+        return FLAGS[0 < self.max_turns <= len(state["trajectory"])]
 
     @stop
     def prompt_too_long(self, state: State, *_: Any, **__: Any) -> Flag:
         """The prompt no longer fits the model's context."""
-        return Flag(bool(state.get("prompt_too_long")))
+        return FLAGS[bool(state.get("prompt_too_long"))]
 
     def is_completed(self, state: Any, *args: Any, **kwargs: Any) -> Any:
         """Whether the rollout has ended; awaitable.
@@ -249,8 +253,8 @@ class MultiTurnEnv(Environment):
             ended = await self._check_stops(state)
             if not ended and state["trajectory"]:
                 ended = bool(await maybe_await(self.is_completed, _conversation(state), state))
-        if ended:
-            _end(state, state.get("stop_condition") or "is_completed")
+        if ended and not state.get("stop_condition"):  # an override of `is_completed` names no condition
+            _end(state, "is_completed")
         return ended
 
     async def _ended_by_reply(self, prompt: Messages, state: State) -> bool:

@@ -141,7 +141,9 @@ class Engine:
         """Play one rollout, again if its failure is retryable. Its error, if any, is on the state."""
         earlier: list[dict[str, Any]] = []
         identity: dict[str, Any] = {
-            name: getattr(planned, name) for name in ("rollout_id", "example_id", "rollout_index")
+            "rollout_id": planned.rollout_id,
+            "example_id": planned.example_id,
+            "rollout_index": planned.rollout_index,
         }
         scope = Scope(parent=self.run, **identity)
         while True:

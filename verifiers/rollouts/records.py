@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from verifiers.error_text import error_record
@@ -62,40 +63,41 @@ def seal(
 
     state_columns: further keys of the state, which were asked for. own_columns: those that its environment wants kept.
     """
-    error = state.get("error")
-    metrics = dict(state.get("metrics") or {})
+    own = partial(dict.get, state)  # for keys that only the state itself can hold
+    error = own("error")
+    metrics = dict(own("metrics") or {})
     fields: dict[str, Any] = {
         "example_id": planned.example_id,
-        "task": "/".join(state.get("env_route") or []) or state.get("task") or "default",
+        "task": "/".join(own("env_route") or []) or state.get("task") or "default",
         "prompt": state.get("prompt"),
         "completion": state.get("completion"),
-        "reward": state.get("reward"),
+        "reward": own("reward"),
         "metrics": metrics,
         "outcome": str(outcome_of(state)),
         "error": error_record(error) if error is not None else None,
-        "stop_condition": state.get("stop_condition"),
-        "is_completed": bool(state.get("is_completed")),
-        "is_truncated": bool(state.get("is_truncated")),
+        "stop_condition": own("stop_condition"),
+        "is_completed": bool(own("is_completed")),
+        "is_truncated": bool(own("is_truncated")),
         "timing": state["timing"].to_dict(),
-        "tool_defs": state.get("tool_defs"),
+        "tool_defs": own("tool_defs"),
         "task_id": planned.task_id,
         "rollout_id": planned.rollout_id,
         "rollout_index": planned.rollout_index,
-        "attempts": state.get("attempts") or [],
+        "attempts": own("attempts") or [],
     }
     for key in ("answer", "info"):
         if (value := state.get(key)) or value == 0:
             fields[key] = value
-    if state.get("usage") is not None:
+    if own("usage") is not None:
         fields["token_usage"] = state["usage"]
-    scoring_errors = state.get("scoring_errors") or {}
+    scoring_errors = own("scoring_errors") or {}
     if scoring_errors:
         fields["scoring_errors"] = {name: error_record(one) for name, one in scoring_errors.items()}
-    if (scope := state.get("scope")) is not None:
+    if (scope := own("scope")) is not None:
         fields["spent"] = _spent(scope)
-    if state.get("state_keys") is not None:
+    if own("state_keys") is not None:
         fields["state_keys"] = state["state_keys"]
-    if state.get("cleanup_errors"):
+    if own("cleanup_errors"):
         fields["cleanup_errors"] = state["cleanup_errors"]
     columns = {name: state[name] for name in own_columns if name in state}
     columns |= {name: state.get(name) for name in state_columns}

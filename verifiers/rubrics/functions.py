@@ -80,14 +80,15 @@ class FunctionRun(NamedTuple):
         sheet.add_failure(function.name, failure, function.weight, policy)
 
     async def _run_one(self, function: RewardFunction, row: Row, sheet: Sheet) -> None:
+        name = function.name
         try:
-            value = as_score(await self._call(function, row), function.name)
+            value = as_score(await self._call(function, row), name)
         except BaseException as error:  # boundary: a reward function is the author's code
             if not is_failure(error):
                 raise
             self.enter_failure(function, error, row, sheet)
         else:
-            sheet.add(function.name, value, function.weight)
+            sheet.add(name, value, function.weight)
 
     async def _run_together(
         self, function: RewardFunction, rows: Sequence[Row], sheets: Sequence[Sheet]

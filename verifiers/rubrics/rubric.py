@@ -286,17 +286,17 @@ class Rubric:
     def candidates(self, state: State) -> dict[str, Any]:
         """What a reward function may ask for by name. Class objects shadow columns; `task` is last."""
         row = state.get("input") or {}
+        task = {name: row[name] if name in row else state.get(name) for name in State.INPUT_FIELDS}
         return {
             **row,
-            "example_id": state.get("example_id"),
-            "prompt": state.get("prompt"),
+            **task,
             "completion": state.get("completion"),
-            "answer": _or(state.get("answer"), ""),
+            "answer": _or(task["answer"], ""),
             "state": state,
-            "info": _or(state.get("info"), {}),
+            "info": _or(task["info"], {}),
             "parser": self.parser,
             **self.class_objects,
-            "task": state.get("task"),
+            "task": task["task"],
         }
 
     async def _score(self, states: Sequence[State], together: bool) -> None:

@@ -321,9 +321,9 @@ def _count(report: MergeReport, turns: list[Turn], drafts: list[_Draft], breaks:
     report.rows += len(drafts)
     report.turns += len(turns)
     report.overlong_turns += sum(turn.overlong for turn in turns)
-    report.extended += sum(len(draft.turns) - 1 for draft in drafts)
-    report.breaks += breaks
+    report.breaks.update(breaks)
     for number, draft in enumerate(drafts):
+        report.extended += len(draft.turns) - 1
         report.tokens += len(draft.tokens)
         report.trainable += sum(draft.mask)
         report.truncated_rows += any(turn.truncated for turn in draft.turns)

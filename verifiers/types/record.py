@@ -86,9 +86,9 @@ def plain_copy(value: T) -> T:
     if kind in _ATOMS:
         return value
     if kind is dict:
-        copied = {key: plain_copy(item) for key, item in copied.items()}
+        copied = {key: item if type(item) in _ATOMS else plain_copy(item) for key, item in copied.items()}
     elif kind is list:
-        copied = [plain_copy(item) for item in copied]
+        copied = [item if type(item) in _ATOMS else plain_copy(item) for item in copied]
     else:
         copied = deepcopy(value)
     return cast("T", copied)
