@@ -26,7 +26,7 @@ LOOK_S = 0.01
 LONG_S = 0.025
 """What has run for less than this may only be waiting for the interpreter, which the loop holds 5 ms at a time."""
 TOGETHER_S = 0.0005
-"""The loop is told together of what a thread does within this time, while calls wait: waking it costs more than most."""
+"""While calls wait, the loop is told together of what a thread ends within this time: each wake costs it more."""
 IDLE_S = 10.0
 """After this time without work a thread ends."""
 WAITING_SHARE = 0.3

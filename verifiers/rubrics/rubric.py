@@ -45,6 +45,7 @@ from verifiers.rubrics.scores import (
 )
 from verifiers.types import RewardFunc, RolloutScores, State
 
+
 class Rubric:
     """Weighted reward functions. The reward of a rollout is the weighted sum of their values.
 
@@ -158,7 +159,7 @@ class Rubric:
         own_group = cls.score_group is not Rubric.score_group and cls.score_rollout is Rubric.score_rollout
         if own_group or self._scores_in_old_way():
             return True
-        return any(is_group_function(func) for func in self.get_reward_funcs())
+        return any(map(is_group_function, self.get_reward_funcs()))
 
     @property
     def has_group_rewards(self) -> bool:

@@ -77,8 +77,10 @@ class MergeReport:
 
     def add(self, other: MergeReport) -> None:
         """Count what another one counted, too."""
-        for item in fields(MergeReport):
-            setattr(self, item.name, getattr(self, item.name) + getattr(other, item.name))
+        for name in _NUMBERS:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.breaks.update(other.breaks)
+        self.without_rows.update(other.without_rows)
 
     def refuse(self, error: EvidenceError) -> None:
         """Count a rollout that gave no rows for its evidence."""
@@ -98,6 +100,9 @@ class MergeReport:
             "rows/overlong_turns": (self.overlong_turns, self.turns),
         }
         return figures | {name: part / whole for name, (part, whole) in shares.items() if whole}
+
+
+_NUMBERS = [item.name for item in fields(MergeReport) if item.type == "int"]
 
 
 @dataclass(slots=True)
@@ -155,17 +160,17 @@ def rows_of(
     return rows
 
 
-def merge(turns: Iterable[Turn]) -> tuple[list[_Draft], Counter[str]]:
+def merge(turns: Iterable[Turn]) -> tuple[list[_Draft], list[Break]]:
     """Turns with ids as drafts of rows, and why each draft but the first was begun."""
     drafts: list[_Draft] = []
-    breaks: Counter[str] = Counter()
+    breaks: list[Break] = []
     for turn in turns:
         fitting = [draft for draft in drafts if turn.prompt_ids[: len(draft.tokens)] == draft.tokens]
         if fitting:
             max(fitting, key=lambda draft: len(draft.tokens)).add(turn)
             continue
         if drafts:
-            breaks[_cause(turn, drafts)] += 1
+            breaks.append(_cause(turn, drafts))
         drafts.append(_Draft())
         drafts[-1].add(turn)
     return drafts, breaks
@@ -314,14 +319,15 @@ def common_prefix(left: list[int], right: list[int]) -> int:
     return next(index for index in range(shorter) if left[index] != right[index])
 
 
-def _count(report: MergeReport, turns: list[Turn], drafts: list[_Draft], breaks: Counter[str]) -> None:
+def _count(report: MergeReport, turns: list[Turn], drafts: list[_Draft], breaks: list[Break]) -> None:
     report.rollouts += 1
     if not drafts:
         report.without_rows["empty"] += 1
     report.rows += len(drafts)
     report.turns += len(turns)
     report.overlong_turns += sum(turn.overlong for turn in turns)
-    report.breaks.update(breaks)
+    if breaks:
+        report.breaks.update(breaks)
     for number, draft in enumerate(drafts):
         report.extended += len(draft.turns) - 1
         report.tokens += len(draft.tokens)

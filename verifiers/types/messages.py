@@ -127,8 +127,8 @@ class AssistantMessage(Message):
         if calls is not None:
             fields["tool_calls"] = [to_tool_call(call) for call in calls]
         super().__init__(content="" if content is None else content, **fields)
-        if not self["tool_calls"]:
-            self.pop("tool_calls", None)
+        if "tool_calls" in self and not self["tool_calls"]:
+            del self["tool_calls"]
 
 
 class ToolMessage(Message):

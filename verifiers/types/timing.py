@@ -60,7 +60,8 @@ class TimeSpans(_Keyed):
         return sum(span.duration for span in self.spans)
 
     def to_dict(self) -> dict[str, Any]:
-        return {"spans": [span.to_dict() for span in self.spans], "duration": self.duration}
+        spans = [span.to_dict() for span in self.spans]
+        return {"spans": spans, "duration": sum([span["duration"] for span in spans])}
 
 
 class RolloutTiming:
@@ -105,16 +106,20 @@ class RolloutTiming:
 
     def to_dict(self) -> dict[str, Any]:
         """As saved in a record: the spans, and the millisecond keys of the 0.1 series."""
-        parts = {kind: getattr(self, kind).to_dict() for kind in ("setup", "generation", "scoring", "model", "env")}
-        seconds, total = {kind: part["duration"] for kind, part in parts.items()}, self.total
-        known = seconds["setup"] + seconds["model"] + seconds["env"] + seconds["scoring"]
+        setup, generation, scoring = self.setup.to_dict(), self.generation.to_dict(), self.scoring.to_dict()
+        model, env, total = self.model.to_dict(), self.env.to_dict(), self.total
+        known = setup["duration"] + model["duration"] + env["duration"] + scoring["duration"]
         return {
             "start_time": self.start_time,
-            **parts,
+            "setup": setup,
+            "generation": generation,
+            "scoring": scoring,
+            "model": model,
+            "env": env,
             "total": total,
             "overhead": max(0.0, total - known),
-            "generation_ms": seconds["generation"] * 1000,
-            "scoring_ms": seconds["scoring"] * 1000,
+            "generation_ms": generation["duration"] * 1000,
+            "scoring_ms": scoring["duration"] * 1000,
             "total_ms": total * 1000,
             **self.extra,
         }
