@@ -122,9 +122,9 @@ def test_all_mistakes_are_told_with_their_file(base: Path, tmp_path: Path) -> No
         ("sampling.extra.stop_token_ids=[-1]", "sampling.extra: ", "at least 0"),
         ("sampling.extra.response_format.type=text", "sampling.extra: ", "response_format"),
         ("sampler.kind=vllm", "no server is named", "sampler.urls"),
-        ("sampler.urls=['http://127.0.0.1:1']", "kind is inproc", "sampler.kind=vllm"),
-        ("sampler.api_key_var=KEY", "kind is inproc", "sampler.kind=vllm"),
-        ("sampler.transfer=nccl", "sampler.kind is inproc", "sampler.transfer"),
+        ("sampler.urls=['http://127.0.0.1:1']", "sampler.kind = 'inproc'", "sampler.kind to 'vllm'"),
+        ("sampler.api_key_var=KEY", "sampler.kind = 'inproc'", "sampler.kind to 'vllm'"),
+        ("sampler.transfer=nccl", "sampler.transfer has no effect with sampler.kind = 'inproc'", "sampler.kind"),
         ("loop.group_size=1", "group_size is 1", "loop.group_size=2"),
         ("loop.max_rollouts=4", "a group has 8", "loop.max_rollouts=8"),
         ("sampling.max_tokens=4096", "no room for a prompt", "sampler.max_context"),
@@ -155,6 +155,9 @@ def test_settings_that_contradict_each_other_are_refused(base: Path) -> None:
     """Sampling in turn leaves no room for more groups; figures of two environments need two names."""
     assert "oversample" in str(refused([base], ["loop.max_lag=0", "loop.oversample=1.5"]))
     assert "'sums'" in str(refused([], ["model.path=m", 'env=["sums", "sums"]']))
+    error = refused([base], ['eval.environments=["a", {id="b", name="a"}]'])
+    assert "two entries of eval.environments are called 'a'" in str(error)
+    assert "eval.environments.0.name=" in error.hint
 
 
 def test_what_is_missing_is_named(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 
 from verifiers.errors import ConfigError, EvidenceError
 from verifiers.train.config import AdvantageConfig
+from verifiers.train.config_unread import check_section
 from verifiers.train.groups import Algorithm, Group, GroupMember
 from verifiers.train.rows import Row
 from verifiers.train.tally import Tally
@@ -34,16 +35,8 @@ def make_algorithm(config: AdvantageConfig, max_tokens: int | None = None) -> Al
 
 def check_advantages(config: AdvantageConfig, max_tokens: int | None = None) -> None:
     """Raise ConfigError for settings that contradict each other or would have no effect."""
+    check_section(config, "advantage")
     shaped = [name for name in ("length_penalty", "overlong_soft_tokens") if getattr(config, name)]
-    unread = {
-        "std": config.std and config.kind != "mean" and "advantage.kind = 'mean'",
-        "rae_decay": config.rae_decay != 0.95 and config.kind != "rae" and "advantage.kind = 'rae'",
-        "step_discount": config.step_discount != 1.0 and not config.step_rewards and "advantage.step_rewards",
-        "std_eps": config.std_eps != 1e-4 and not config.std and "advantage.std",
-    }
-    for name, needed in unread.items():
-        if needed:
-            raise ConfigError(f"advantage.{name} has an effect only with {needed}", hint="Leave it out, or set both.")
     if config.step_rewards and config.kind not in ("mean", "leave_one_out"):
         raise ConfigError(
             f"advantage.step_rewards does not go with advantage.kind = {config.kind!r}",

@@ -10,6 +10,7 @@ generated from them.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -113,9 +114,6 @@ class SamplerConfig(Section):
                 "kind is vllm, and no server is named",
                 hint='Name them: sampler.urls=["http://127.0.0.1:8000"]; vllm serve MODEL starts one.',
             )
-        for name, given in (("urls are those", self.urls), ("api_key_var is that", self.api_key_var)):
-            if self.kind != "vllm" and given:
-                raise ConfigError(f"{name} of vLLM servers, and kind is {self.kind}", hint="Set sampler.kind=vllm.")
         return self
 
 
@@ -287,15 +285,20 @@ class TrainConfig(Section):
                 f"trainer.updates_per_batch is {self.trainer.updates_per_batch}, and a batch has {rollouts} rollouts",
                 hint="Split a batch into fewer updates.",
             )
-        if self.sampler.transfer == "nccl" and (self.sampler.kind != "vllm" or self.model.lora is not None):
+        if self.sampler.transfer == "nccl" and self.model.lora is not None:
             raise ConfigError(
-                "sampler.transfer is nccl, which brings whole weights to vLLM, "
-                + ("and an adapter is trained" if self.model.lora else f"and sampler.kind is {self.sampler.kind}"),
+                "sampler.transfer is nccl, which brings whole weights to vLLM, and an adapter is trained",
                 hint="Leave sampler.transfer out.",
             )
-        labels = [one.label for one in self.env]
-        if doubles := sorted({label for label in labels if labels.count(label) > 1}):
-            raise ConfigError(
-                f"two entries of env are called {doubles[0]!r}", hint="Give each a name of its own: env.0.name=…"
-            )
+        _check_names(self.env, "env")
+        _check_names(self.eval.environments if self.eval else [], "eval.environments")
         return self
+
+
+def _check_names(entries: Sequence[EnvironmentConfig], where: str) -> None:
+    """ConfigError for two of one name: figures, and the order of tasks, are by name."""
+    labels = [one.label for one in entries]
+    if doubles := sorted({label for label in labels if labels.count(label) > 1}):
+        raise ConfigError(
+            f"two entries of {where} are called {doubles[0]!r}", hint=f"Give each a name of its own: {where}.0.name=…"
+        )

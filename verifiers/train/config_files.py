@@ -24,6 +24,7 @@ from verifiers.train.advantages import check_advantages
 from verifiers.train.config import TrainConfig
 from verifiers.train.config_mistakes import Place, explained
 from verifiers.train.config_section import NONE
+from verifiers.train.config_unread import check_unread
 from verifiers.train.losses.checks import check_loss
 from verifiers.train.sampling_check import check_sampling
 
@@ -49,6 +50,7 @@ def read_config(model: type[Config], files: Iterable[str | Path], overrides: Seq
         config = model.model_validate(draft.values)
     except ValidationError as error:
         raise explained(error, draft.origin, model) from error
+    check_unread(config)
     if isinstance(config, TrainConfig):
         check_loss(config.loss)
         check_advantages(config.advantage, config.sampling.max_tokens)

@@ -62,7 +62,7 @@ class TrainerConfig(Section):
     eps: PositiveFloat = 1e-8
     """Of AdamW."""
     weight_decay: NonNegative = 0.0
-    """Of AdamW, decoupled."""
+    """Of matrices; AdamW's is decoupled."""
     max_grad_norm: PositiveFloat | None = 1.0
     """Longer gradients are shortened to it."""
     tokens_per_microbatch: PositiveInt = 8192

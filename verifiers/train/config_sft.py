@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, PositiveInt
+from pydantic import Field, PositiveInt, model_validator
 
+from verifiers.errors import ConfigError
 from verifiers.train.config_policy import CheckpointConfig, LogConfig, ModelConfig, TrainerConfig
 from verifiers.train.config_section import Section, Seed
 
@@ -63,3 +64,12 @@ class SftConfig(Section):
     trainer: TrainerConfig = TrainerConfig(lr=2e-5, schedule="cosine", warmup_steps=10)
     checkpoint: CheckpointConfig = CheckpointConfig()
     log: LogConfig = LogConfig()
+
+    @model_validator(mode="after")
+    def _held_out(self) -> Self:
+        if self.sft.validate_every is not None and not (self.data.validation or self.data.validation_share):
+            raise ConfigError(
+                "sft.validate_every has no effect: nothing is held out to measure the validation loss on",
+                hint="Leave it out, or set data.validation or data.validation_share.",
+            )
+        return self

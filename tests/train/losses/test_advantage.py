@@ -122,10 +122,10 @@ def test_figures_of_groups_add_up() -> None:
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"std": True, "kind": "max_rl"}, "advantage.std has an effect only with"),
-        ({"rae_decay": 0.5}, "advantage.rae_decay has an effect only with"),
-        ({"step_discount": 0.5}, "advantage.step_discount has an effect only with"),
-        ({"std_eps": 0.5}, "advantage.std_eps has an effect only with"),
+        ({"std": True, "kind": "max_rl"}, "advantage.std has no effect with"),
+        ({"rae_decay": 0.5}, "advantage.rae_decay has no effect with"),
+        ({"step_discount": 0.5}, "advantage.step_discount has no effect without"),
+        ({"std_eps": 0.5}, "advantage.std_eps has no effect without"),
         ({"step_rewards": True, "kind": "rae"}, "does not go with advantage.kind = 'rae'"),
         ({"step_rewards": True, "length_penalty": 0.1}, "advantage.length_penalty changes the reward of a rollout"),
         ({"overlong_soft_tokens": 5}, "no token limit is known"),
