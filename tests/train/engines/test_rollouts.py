@@ -8,9 +8,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from tests.support.tiny_model import tiny_tokenizer  # noqa: E402
+from tests.support.tiny_model import END, PAD, tiny_tokenizer  # noqa: E402
+from tests.support.training import TableSampler  # noqa: E402
 from tests.train.engines.contract import logprobs_of  # noqa: E402
 from tests.train.engines.taught import CALL, Talk, add, taught_model, tool_env  # noqa: E402
+from verifiers.clients import wire  # noqa: E402
 from verifiers.clients.client import as_client  # noqa: E402
 from verifiers.clients.local import SamplerClient, TokenizerRenderer  # noqa: E402
 from verifiers.envs.multiturn_env import MultiTurnEnv  # noqa: E402
@@ -97,6 +99,53 @@ async def test_calls_of_tools_make_one_row(way: str) -> None:
         assert (call["name"], record["completion"][1]["content"]) == (CALL["name"], str(add(2, 3)))
         assert len(rows) == 1
         check(rows[0])
+
+
+LOOK = '{"name": "add", "arguments": {"a": 2, "b": 3}}'
+HALF = tiny_tokenizer().encode("é")[:1]
+RESPELLED = {
+    "half a character": (HALF, f"<tool_call>\n{LOOK}\n</tool_call>"),
+    "a special token": ([PAD], f"<tool_call>\n{LOOK}\n</tool_call>"),
+    "space before a call": ([], f"well  \n\n<tool_call>\n{LOOK}\n</tool_call>"),
+    "text behind a call": ([], f"<tool_call>\n{LOOK}\n</tool_call> done"),
+    "no newline in a call": ([], f"<tool_call>{LOOK}</tool_call>"),
+    "a call that is not closed": ([], f"<tool_call>\n{LOOK}"),
+    "another order": ([], '<tool_call>\n{"arguments": {"b": 3,"a":2}, "name": "add"}\n</tool_call>'),
+    "arguments as a text": ([], r'<tool_call>{"name": "add", "arguments": "{\"a\": 2, \"b\": 3}"}</tool_call>'),
+    "an escape": ([], r'<tool_call>{"name": "\u0061dd", "arguments": {"a": 2, "b": 3}}</tool_call>'),
+    "half a character alone": (HALF, "yo"),
+}
+"""Replies that the template would write otherwise than they were sampled: the first ids, and a text."""
+
+
+async def play_reply(reply: list[int]) -> tuple[list[Row], Any, list[list[int]]]:
+    """Two turns of this reply and more; the rows, how prompts were made, and those that a template would write."""
+    renderer = TokenizerRenderer(tiny_tokenizer(), 1024)
+    client = SamplerClient(TableSampler(lambda seed: reply), renderer)
+    env = tool_env() if "<tool_call>" in renderer.decode(reply) else Talk()
+    (rows,), _, (record,) = await play(env, client, n=1)
+    tools = [wire.native_tool(tool) for tool in env.tool_defs] or None
+    prompts = [[wire.native_message(message) for message in step["prompt"]] for step in record["trajectory"]]
+    return rows, client.counts, [(await renderer.render(prompt, tools, {})).ids for prompt in prompts]
+
+
+@pytest.mark.parametrize("case", RESPELLED)
+async def test_what_a_template_would_spell_otherwise_stays_as_it_was_sampled(case: str) -> None:
+    """Each prompt is what was sampled, id for id, and what is new; so all turns are one row."""
+    first, text = RESPELLED[case]
+    reply = [*first, *tiny_tokenizer().encode(text), END]
+    rows, counts, rendered = await play_reply(reply)
+    assert counts == {"first": 1, "continued": len(rendered) - 1}
+    assert [row.trainable for row in rows] == [len(reply) * len(rendered)]
+    assert rendered[1][: len(rendered[0]) + len(reply)] != rendered[0] + reply
+
+
+async def test_another_end_than_the_template_s_begins_a_row() -> None:
+    """What the model would be given behind an end token that no template writes is not known: it is rendered anew."""
+    rows, counts, rendered = await play_reply([*tiny_tokenizer().encode("yo"), PAD])
+    assert counts == {"first": 1, "rendered:stop": 2}
+    assert [row.trainable for row in rows] == [3, 3, 3]
+    assert [row.tokens[:-3] for row in rows] == rendered
 
 
 async def test_the_ways_agree() -> None:
