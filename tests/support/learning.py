@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -54,9 +55,17 @@ class Curve:
 
     reports: list[StepReport] = field(default_factory=list)
     learner: Any = None
+    prompts: Counter[str] = field(default_factory=Counter)
+    """How the client made prompts, and how often (`verifiers.clients.prompts`)."""
 
     def of(self, figure: str) -> list[float]:
         return [report.figures[figure] for report in self.reports if figure in report.figures]
+
+    @property
+    def breaks(self) -> float:
+        """How often a turn began another row."""
+        figures = [figure for report in self.reports for figure in report.figures.items()]
+        return sum(count for name, count in figures if name.startswith("rows/breaks/"))
 
     @property
     def first(self) -> float:
@@ -95,6 +104,7 @@ async def learn(
     engine: Any = _engine(folder, policy, seed, ordered=repeatable and max_lag == 0) if not apart else None
     engine = engine or await ProcessSampler(folder, max_context=256, seed=seed).start()
     client = SamplerClient(engine, TokenizerRenderer(policy.tokenizer, 256))
+    curve.prompts = client.counts
     sampling = {"temperature": 1.0, "max_tokens": max_tokens}
     player = Engine(env, client, "policy", sampling, options_of(seed, max_retries=0))
     async with GroupSource(env.get_dataset(), lambda request: player) as source:
@@ -127,9 +137,11 @@ def _engine(folder: Path, policy: Policy, seed: int, *, ordered: bool) -> TorchE
     )
 
 
-def imitate(folder: Path, to: Path, *, seed: int = 0) -> Path:
-    """Fine-tune the model in `folder` on single turns and on uses of the tool, in 30 updates; the class of half the
-    replies is drawn.
+def imitate(folder: Path, to: Path, *, right: float = 0.5, called: float = 1.0, seed: int = 0) -> Path:
+    """Fine-tune the model in `folder` on single turns and on uses of the tool, in 30 updates.
+
+    right: share of the replies that are of the wanted class; that of the others is drawn from all. called: share of
+    the conversations about the tool that use it; the others answer at once.
 
     Which character of a class follows is chance, too: batches of 32 taught some seeds nothing of what the prompt asks.
     """
@@ -138,7 +150,7 @@ def imitate(folder: Path, to: Path, *, seed: int = 0) -> Path:
     rows = []
     for number in range(30 * IMITATED):
         asked = "Aa0?"[number % 4]
-        rows += rows_of_conversation(_shown(asked, rng), policy.tokenizer)
+        rows += rows_of_conversation(_shown(asked, rng, right, called), policy.tokenizer)
     loop = SftLoop(rows, SftLoopConfig(rows_per_batch=IMITATED, seed=seed))
     learner = make_sft_learner(policy, TrainerConfig(lr=6e-3), loop.total_steps)
     loop.run(learner)
@@ -146,13 +158,13 @@ def imitate(folder: Path, to: Path, *, seed: int = 0) -> Path:
     return to
 
 
-def _shown(asked: str, rng: random.Random) -> dict[str, Any]:
+def _shown(asked: str, rng: random.Random, right: float, called: float) -> dict[str, Any]:
     """A conversation of a single turn, or for "?" of a call and what is made of its result."""
     wanted = rng.choice("Aa") if asked == "?" else asked
-    written = wanted if rng.random() < 0.5 else rng.choice("Aa0")
+    written = wanted if rng.random() < right else rng.choice("Aa0")
     reply = {"role": "assistant", "content": "".join(rng.choice(MEMBERS[written]) for _ in range(LENGTH))}
     question = {"role": "user", "content": asked}
-    if asked != "?":
+    if asked != "?" or rng.random() >= called:
         return {"messages": [question, reply]}
     look = {"name": "look", "arguments": json.dumps({"at": rng.choice(PLACES)})}
     call = {"role": "assistant", "content": "", "tool_calls": [{"id": "0", "type": "function", "function": look}]}

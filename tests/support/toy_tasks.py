@@ -32,7 +32,7 @@ PLACES = "klmnopqrstuv"
 """Where one may look."""
 
 CALLS = [f'<tool_call>\n{{"name": "look", "arguments": {{"at": "{at}"}}}}\n</tool_call>' for at in PLACES]
-"""Tool calls that `save_toy`'s tokenizer has as one token each, which ends the turn. Others take some forty bytes."""
+"""Tool calls that `save_toy`'s tokenizer has as one token each. Others take some forty bytes."""
 
 TOOLS = [{"type": "function", "function": {"name": "look", "parameters": {}}}]
 """As the template shows them."""
@@ -56,13 +56,12 @@ def save_toy(folder: Path, kind: str = "qwen2", seed: int = 0, **changes: Any) -
     """Model and tokenizer as files. Weights are wide enough for the prompt to be heard through two random layers."""
     from tokenizers import AddedToken
 
-    from tests.support.tiny_model import END, tiny_model, tiny_tokenizer
+    from tests.support.tiny_model import tiny_model, tiny_tokenizer
 
     tokenizer = tiny_tokenizer(TEMPLATE)
     tokenizer.add_tokens([AddedToken(call, normalized=False) for call in CALLS])
     shape = {"vocab_size": len(tokenizer), "initializer_range": 0.1}
     model = tiny_model(kind, seed, **{**shape, **changes})
-    model.generation_config.eos_token_id = [END, *tokenizer.convert_tokens_to_ids(CALLS)]
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
@@ -94,10 +93,13 @@ class LookEnv(vf.StatefulToolEnv):
 
 
 def tool_use() -> LookEnv:
-    """What to write is seen by looking: a fifth for looking anywhere, the rest for writing what was seen."""
+    """What to write is seen by looking: a fifth for looking anywhere, the rest for writing what was seen.
 
-    def written(completion: Any, answer: str) -> float:
-        if len(completion) < 3:  # a call, the tool's message, a reply
+    A call has to end: what is written behind it stands in no message, so that nothing else would speak against it.
+    """
+
+    def written(completion: Any, answer: str, state: vf.State) -> float:
+        if len(completion) < 3 or state["trajectory"][0]["is_truncated"]:  # a call, the tool's message, a reply
             return 0.0
         return 0.2 + 0.8 * score(completion[-1]["content"] or "", answer)
 

@@ -20,6 +20,10 @@ AFTER_IMITATION: dict[str, Any] = {"steps": 30, "lr": 4e-3, "warmup": 8}
 """With imitation's 30 steps, sixty. Without a warm-up the first updates of a new AdamW, all of full length, undo what
 was imitated, and some seeds then end with one class written everywhere."""
 
+GUESSES: dict[str, Any] = {"right": 0.35, "called": 0.5}
+"""Shares of what is imitated: of replies of the wanted class beyond chance, of uses of the tool. With 0.2 some seeds
+write one class for twenty updates before they tell the two apart."""
+
 
 @pytest.mark.parametrize("seed", SEEDS)
 async def test_a_single_turn_is_learned(tmp_path, seed):
@@ -44,7 +48,7 @@ async def test_reinforcement_goes_on_from_imitation(tmp_path, seed):
     """Half of what was imitated was drawn from all classes; the rewards tell which half. One in three is chance."""
     imitated = imitate(save_toy(tmp_path / "random", seed=seed), tmp_path / "imitated", seed=seed)
     curve = await learn(single_turn(), imitated, **AFTER_IMITATION, seed=seed)
-    assert 0.4 < curve.of("reward/mean")[0] < 0.8
+    assert 0.4 < curve.of("reward/mean")[0] < 0.85
     assert curve.last >= FLOOR
 
 
@@ -54,26 +58,31 @@ async def test_a_compacted_context_is_learned(tmp_path, seed):
     imitated = imitate(save_toy(tmp_path / "random", seed=seed), tmp_path / "imitated", seed=seed)
     curve = await learn(compacted(), imitated, **AFTER_IMITATION, seed=seed)
     assert set(curve.of("rows/per_rollout")) == {2.0}
-    assert curve.first < 0.75
+    assert curve.of("reward/mean")[0] < 0.75
     assert curve.last >= FLOOR
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 async def test_the_use_of_a_tool_is_learned(tmp_path, seed):
-    """Call first, then write what was found: two turns, one row."""
-    imitated = imitate(save_toy(tmp_path / "random", seed=seed), tmp_path / "imitated", seed=seed)
+    """Call first, and end, then write what was found, where half of what was imitated never looked. Two turns are one
+    row, id for id; a call that the limit cut has no end to go on from, and alone may begin another."""
+    imitated = imitate(save_toy(tmp_path / "random", seed=seed), tmp_path / "imitated", **GUESSES, seed=seed)
     curve = await learn(tool_use(), imitated, **AFTER_IMITATION, seed=seed)
-    assert curve.first < 0.8
+    assert curve.of("reward/mean")[0] < 0.6
     assert curve.last >= FLOOR
-    assert curve.of("rows/per_rollout")[-1] < 1.1  # a rare reply may be rendered otherwise than it was sampled
+    assert set(curve.prompts) <= {"first", "continued", "rendered:truncated"}
+    assert curve.breaks <= curve.prompts["rendered:truncated"]
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 async def test_an_adapter_learns(tmp_path, seed):
-    """LoRA, around a random head that stays as it is: less far in as many updates, and the engine samples from it."""
-    imitated = imitate(save_toy(tmp_path / "random", seed=seed), tmp_path / "imitated", seed=seed)
-    settings = {**AFTER_IMITATION, "lr": 1e-2, "lora": LoraConfig(rank=8, alpha=16)}
+    """LoRA, from which the engine samples. Head and norms stay as imitation left them, and no hidden state has a
+    logit beyond their lengths: with 64 columns the best one writes the wanted class at 0.91 to 0.98, whatever the
+    adapter, with 128 at more than 0.99."""
+    wide = {"hidden_size": 128, "intermediate_size": 256}
+    imitated = imitate(save_toy(tmp_path / "random", seed=seed, **wide), tmp_path / "imitated", seed=seed)
+    settings = {**AFTER_IMITATION, "warmup": 4, "lora": LoraConfig(rank=32, alpha=64)}
     curve = await learn(single_turn(), imitated, **settings, seed=seed)
-    assert curve.first < 0.75
-    assert curve.last >= 0.75
+    assert 0.4 < curve.of("reward/mean")[0] < 0.8
+    assert curve.last >= FLOOR
     assert max(curve.of("loss/mismatch_kl")) < 1e-5
