@@ -134,6 +134,8 @@ class Client:
                 raise
             if scope is not None:
                 self._charge(scope, response.get("usage"))
+            if sampling_args and sampling_args != (kwargs.get("state") or {}).get("sampling_args"):
+                response["sampling_args"] = dict(sampling_args)  # the reply can not be judged by the rollout's
             return response
         except Error:
             raise

@@ -35,6 +35,7 @@ from verifiers.train.engines.torch_engine import TorchEngine, stop_tokens
 from verifiers.train.engines.transfer import BroadcastTransfer, NcclGroup
 from verifiers.train.environments import Split
 from verifiers.train.evaluation import EvaluatedEnvironment, Evaluation
+from verifiers.train.evidence import Checks, checks_with
 from verifiers.train.flow import EnvironmentSource
 from verifiers.train.learner import Learner, Weights
 from verifiers.train.loop import AsyncLoop
@@ -132,6 +133,7 @@ async def built(
             make_algorithm(config.advantage, config.sampling.max_tokens),
             config.loop,
             sampling=sampling,
+            checks=_checks(learner.policy),
             evaluation=await _evaluation(config, evaluated, served, sampling, ends),
             checkpoints=Checkpoints(
                 folder / CHECKPOINTS, every=config.checkpoint.every, keep=config.checkpoint.keep
@@ -186,6 +188,13 @@ async def _evaluation(
         at_start=config.eval.at_start,
         sampling=sampling,
         seed=config.loop.seed,
+    )
+
+
+def _checks(policy: Policy) -> Checks:
+    tokenizer = policy.tokenizer
+    return checks_with(
+        tokenizer, vocabulary=policy.vocabulary, stop_ids=stop_tokens(policy.model, tokenizer)
     )
 
 

@@ -7,7 +7,8 @@ an InexactEvidenceError, and both say what to do.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from verifiers.clients.routes import check_routes
@@ -31,8 +32,12 @@ class Turn:
     truncated: bool = False
     overlong: bool = False
     finish_reason: str | None = None
+    sampling: SamplingArgs | None = None
+    """What was asked for; None where the rollout does not say."""
     prompt: Any = None
     completion: Any = None
+    reply: Any = None
+    """The message's content as it was delivered, before the environment made a completion of it."""
     routed_experts: Any = None
 
     @property
@@ -45,15 +50,39 @@ class Turn:
 class Checks:
     """What the evidence is held against, as far as the caller knows it.
 
-    vocabulary: number of ids the model has. stop_ids: ids that end a reply; no use beside stop strings.
-    decode: ids to text; for `decode_share` of the turns the text must hold the message that was delivered.
+    vocabulary: number of ids the model has. stop_ids: ids that end every reply.
+    decode: ids to text; for `decode_share` of the turns the text must hold the message that was delivered, which may
+    leave out `special_ids`.
     """
 
     vocabulary: int | None = None
     stop_ids: Collection[int] = ()
     decode: Callable[[list[int]], str] | None = None
     decode_share: float = 0.01
-    sampling: SamplingArgs = field(default_factory=dict)
+    special_ids: Collection[int] = ()
+
+
+def checks_with(
+    tokenizer: Any, *, vocabulary: int | None = None, stop_ids: Collection[int] = (), decode_share: float = 0.01
+) -> Checks:
+    """What to hold evidence against for a model with this tokenizer of Hugging Face's.
+
+    vocabulary: None takes the tokenizer's, which has no more ids than the model. stop_ids: all that may end a reply;
+    without them no ending is held against its last id.
+    """
+    return Checks(
+        vocabulary or len(tokenizer), stop_ids, partial(_decoded, tokenizer), decode_share, special_ids_of(tokenizer)
+    )
+
+
+def special_ids_of(tokenizer: Any) -> frozenset[int]:
+    """The ids that stand for no text: chat routes leave them out of messages."""
+    added = {number for number, token in tokenizer.added_tokens_decoder.items() if token.special}
+    return frozenset(added | set(tokenizer.all_special_ids))
+
+
+def _decoded(tokenizer: Any, ids: list[int]) -> str:
+    return str(tokenizer.decode(ids))
 
 
 def turns_of(rollout: Mapping[str, Any], version: int = 0) -> list[Turn]:
@@ -67,12 +96,14 @@ def turns_of(rollout: Mapping[str, Any], version: int = 0) -> list[Turn]:
             "the record holds no turns, so there is no token evidence",
             hint='Save the turns with the records: state_columns=["trajectory"] (-C trajectory).',
         )
-    return [_turn(number, step, version) for number, step in enumerate(steps)]
+    asked = rollout.get("sampling_args")
+    return [_turn(number, step, version, asked) for number, step in enumerate(steps)]
 
 
-def _turn(number: int, step: Mapping[str, Any], version: int) -> Turn:
+def _turn(number: int, step: Mapping[str, Any], version: int, asked: SamplingArgs | None) -> Turn:
     tokens = step.get("tokens") or {}
-    message = (step.get("response") or {}).get("message") or {}
+    response = step.get("response") or {}
+    message = response.get("message") or {}
     completion_ids = list(tokens.get("completion_ids") or ())
     return Turn(
         number=number,
@@ -84,8 +115,10 @@ def _turn(number: int, step: Mapping[str, Any], version: int) -> Turn:
         truncated=bool(step.get("is_truncated")),
         overlong=bool(tokens.get("overlong_prompt")) or (bool(tokens) and not completion_ids),
         finish_reason=message.get("finish_reason"),
+        sampling=response.get("sampling_args", asked),
         prompt=step.get("prompt"),
         completion=step.get("completion"),
+        reply=message.get("content"),
         routed_experts=tokens.get("routed_experts"),
     )
 
@@ -137,29 +170,37 @@ def check_turn(turn: Turn, checks: Checks, seen: int = 0) -> None:
 
 
 def _check_ending(turn: Turn, checks: Checks) -> None:
-    limit = checks.sampling.get("max_completion_tokens") or checks.sampling.get("max_tokens")
-    if limit and len(turn.completion_ids) > limit:
-        raise _contradiction(turn, f"{len(turn.completion_ids)} tokens where at most {limit} were asked for")
     if turn.finish_reason == "length" and not turn.truncated:
         raise _contradiction(turn, "it ended by its length but is not marked as truncated")
-    if not checks.stop_ids or checks.sampling.get("stop") or turn.finish_reason is None:
+    if turn.sampling is None:
         return
-    stopped = turn.completion_ids[-1] in checks.stop_ids
-    if turn.finish_reason == "length" and stopped:
-        raise _contradiction(turn, "it ended by its length, but in a stop token")
-    if turn.finish_reason != "length" and not turn.truncated and not stopped:
+    asked = {**turn.sampling, **(turn.sampling.get("extra_body") or {})}
+    limit = asked.get("max_completion_tokens") or asked.get("max_tokens")
+    if limit and len(turn.completion_ids) > limit:
+        raise _contradiction(turn, f"{len(turn.completion_ids)} tokens where at most {limit} were asked for")
+    if not checks.stop_ids or turn.truncated or turn.finish_reason in (None, "length") or asked.get("stop"):
+        return  # at its limit a reply may end in a stop token, and engines name either
+    last = turn.completion_ids[-1]
+    if last not in checks.stop_ids and last not in (asked.get("stop_token_ids") or ()):
         raise _contradiction(turn, f"it ended by {turn.finish_reason!r}, but not in a stop token")
 
 
 def check_text(turn: Turn, checks: Checks, seed: str) -> None:
     """For a share of the turns, chosen by `seed`: raise EvidenceError unless the ids say what was delivered."""
-    if checks.decode is None or turn.truncated or turn.completion is None or not _is_chosen(turn, checks, seed):
+    if checks.decode is None or turn.truncated or not _is_chosen(turn, checks, seed):
         return
-    messages = [turn.completion] if isinstance(turn.completion, str) else turn.completion
+    delivered = [turn.reply] if turn.reply else turn.completion or []
     text = checks.decode(turn.completion_ids)
-    for message in messages:
-        if message_text(message).strip() not in text:
+    plain = checks.decode([token for token in turn.completion_ids if token not in checks.special_ids])
+    for message in [delivered] if isinstance(delivered, str) else delivered:
+        said = _letters(message_text(message))
+        if said not in _letters(text) and said not in _letters(plain):
             raise _contradiction(turn, f"its ids say {text[:80]!r}, its message {message_text(message)[:80]!r}")
+
+
+def _letters(text: str) -> str:
+    """The text without what decoders do not agree on: white space, and the mark for bytes that are no character."""
+    return "".join(text.replace("\ufffd", "").split())
 
 
 def _is_chosen(turn: Turn, checks: Checks, seed: str) -> bool:

@@ -8,6 +8,7 @@ the version that the sampler has when its turn comes.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -18,13 +19,16 @@ from verifiers.rollouts.source import GroupResult, RolloutRequest, RolloutSource
 from verifiers.train.buffer import Batch, Buffer, Snapshot
 from verifiers.train.config import LoopConfig
 from verifiers.train.curriculum import Ask, Course, Curriculum, Pools
+from verifiers.train.evidence import Checks
 from verifiers.train.fates import Fate
-from verifiers.train.groups import Algorithm, group_of
+from verifiers.train.groups import Algorithm, Group, group_of
 from verifiers.train.merge import MergeOptions
 from verifiers.train.pacing import Pace
 from verifiers.train.rows import EnvRef
 from verifiers.train.turn import Turn
 from verifiers.types import SamplingArgs
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +53,7 @@ class GroupFlow:
         config: LoopConfig,
         sampling: SamplingArgs,
         on_arrival: Callable[[], None],
+        checks: Checks | None = None,
     ) -> None:
         courses = [Course(one.name, one.task_ids, one.ratio, one.pools) for one in sources]
         self.curriculum = Curriculum(courses, config.seed)
@@ -64,6 +69,8 @@ class GroupFlow:
         self.sources = sources
         self._config = config
         self._sampling = sampling
+        self._checks = checks or Checks()
+        self._doubted = False
         self._pace = Pace(config.groups_per_batch, config.max_lag, config.oversample)
         self._starved = False
         self._on_arrival = on_arrival
@@ -132,7 +139,9 @@ class GroupFlow:
         if result.request.group_id not in self.buffer.in_flight:
             self.turn.counts["groups/unasked"] += 1
             return
-        group = group_of(result, MergeOptions(env=one.ref, sampling=self._sampling))
+        options = MergeOptions(env=one.ref, sampling=self._sampling, checks=self._checks)
+        group = group_of(result, options)
+        self._tell_doubts(group)
         arrival = self.buffer.arrived(group)
         self.turn.arrived(group, arrival.rows)
         if arrival.fate is Fate.INVALID_TASK:
@@ -140,6 +149,13 @@ class GroupFlow:
         if group.valid:
             rewards = [member.reward for member in group.valid if member.reward is not None]
             self.curriculum.observe(arrival.ask, sum(rewards) / len(rewards))
+
+    def _tell_doubts(self, group: Group) -> None:
+        """Say once why a rollout that was scored gives no rows; the figures count them (`rows/none/invalid`)."""
+        for member in group.members:
+            if member.outcome.is_scored and member.error and not self._doubted:
+                self._doubted = True
+                logger.warning("a rollout of %s is not trained on: %s", group.env_id, member.error)
 
     def told(self) -> str:
         """The groups that are ready and under way, and what became of those since the last report, in words."""

@@ -31,6 +31,7 @@ from verifiers.train.buffer import Batch
 from verifiers.train.checkpoint import UNREADABLE, Checkpoints, RunState, unreadable
 from verifiers.train.config import LoopConfig
 from verifiers.train.evaluation import Evaluation
+from verifiers.train.evidence import Checks
 from verifiers.train.flow import EnvironmentSource, GroupFlow
 from verifiers.train.groups import Algorithm
 from verifiers.train.learner import Learner, Weights
@@ -56,7 +57,7 @@ class LoopResult:
 class AsyncLoop:
     """See the module.
 
-    sampling: arguments of every request; they stand in the rows. blocking: how the learner is called, a thread of its
+    sampling: arguments of every request; they stand in the rows. checks: what token evidence is held against. blocking: how the learner is called, a thread of its
     own if None. checkpoints, evaluation: see `verifiers.train.checkpoint` and `verifiers.train.evaluation`.
     """
 
@@ -69,6 +70,7 @@ class AsyncLoop:
         config: LoopConfig,
         *,
         sampling: SamplingArgs | None = None,
+        checks: Checks | None = None,
         observers: Sequence[Observer] = (),
         evaluation: Evaluation | None = None,
         checkpoints: Checkpoints | None = None,
@@ -84,7 +86,7 @@ class AsyncLoop:
         self._calls = LearnerCalls(learner, blocking)
         self._evaluation = evaluation
         self._checkpoints = checkpoints
-        self.flow = GroupFlow(sources, algorithm, config, dict(sampling or {}), self._on_arrival)
+        self.flow = GroupFlow(sources, algorithm, config, dict(sampling or {}), self._on_arrival, checks)
         self.flow.sampler_version = sampler.info().version
         self._changed = asyncio.Event()
         self._stopping = self._training = False

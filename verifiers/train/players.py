@@ -30,8 +30,8 @@ from verifiers.train.rows import EnvRef
 from verifiers.types import ClientConfig, SamplingArgs
 from verifiers.types.config import EvalConfig
 
-TURNS = ("trajectory",)
-"""The column of a record that holds its turns."""
+EVIDENCE = ("trajectory", "sampling_args")
+"""The columns of a record that hold its turns, and what they are held against."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Playing:
 
 def options_of(seed: int, max_retries: int) -> EngineOptions:
     """How rollouts are played for training. How many at a time is the source's business."""
-    return EngineOptions(max_retries=max_retries, seed=seed, state_columns=TURNS, whole_groups=False)
+    return EngineOptions(max_retries=max_retries, seed=seed, state_columns=EVIDENCE, whole_groups=False)
 
 
 @asynccontextmanager

@@ -184,14 +184,18 @@ class Choice:
 
 
 class Response(Record):
-    """One reply of a model. `created` is in Unix seconds; `usage` is None if the endpoint reports none."""
+    """One reply of a model. `created` is in Unix seconds; `usage` is None if the endpoint reports none.
 
-    _optional = frozenset({"usage"})
+    sampling_args: what this reply was asked with, where that is not what its rollout is asked with.
+    """
+
+    _optional = frozenset({"usage", "sampling_args"})
     id: str
     created: int
     model: str
     usage: Usage | None
     message: ResponseMessage
+    sampling_args: SamplingArgs | None
 
     def __init__(
         self, id: str, created: int, model: str, message: ResponseMessage, usage: Usage | None = None

@@ -19,6 +19,7 @@ trl = pytest.importorskip("trl")
 import verifiers as vf  # noqa: E402
 from tests.train.adapters.toys import (  # noqa: E402
     Forgetful,
+    Liar,
     multi_turn,
     share,
     single_turn,
@@ -196,6 +197,13 @@ def test_a_sampler_with_other_weights_is_found_out(tmp_path: Path) -> None:
         trainer = trainer_of(rollout, tmp_path)
         with pytest.raises(ConfigError, match="nothing would correct for the difference"):
             trainer.train()
+
+
+def test_what_lies_is_not_trained(tmp_path: Path) -> None:
+    """Its evidence is held against the trainer's model; the other rollouts of its group are trained."""
+    with make_rollout_func(single_turn(), Liar()) as rollout:
+        trainer_of(rollout, tmp_path, max_steps=2).train()
+        assert (rollout.counts["rollouts"], rollout.counts["no_evidence"]) == (64, 16)
 
 
 def test_an_adapter_is_sampled_with(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ import inspect
 import os
 import queue
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import Any
 
@@ -24,17 +24,18 @@ os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
 from trl.experimental.async_grpo import async_grpo_trainer, async_rollout_worker  # noqa: E402
 
 import verifiers as vf  # noqa: E402
-from tests.train.adapters.toys import Forgetful, multi_turn, single_turn, toy_model, toy_tokenizer  # noqa: E402
+from tests.train.adapters.toys import Forgetful, Liar, multi_turn, single_turn, toy_model, toy_tokenizer  # noqa: E402
 from verifiers.clients.local import SamplerClient, TokenizerRenderer  # noqa: E402
 from verifiers.errors import TrainingError  # noqa: E402
 from verifiers.train.adapters.trl_async import RolloutWorker, Sample  # noqa: E402
 from verifiers.train.config import AdvantageConfig  # noqa: E402
 from verifiers.train.engines.torch_engine import TorchEngine  # noqa: E402
+from verifiers.train.evidence import checks_with  # noqa: E402
 
 
-def worker_of(env: vf.Environment, **options: Any) -> RolloutWorker:
+def worker_of(env: vf.Environment, engine: Any = None, **options: Any) -> RolloutWorker:
     """A worker whose server is an engine of this process."""
-    client = SamplerClient(TorchEngine(toy_model()), TokenizerRenderer(toy_tokenizer()))
+    client = SamplerClient(engine or TorchEngine(toy_model()), TokenizerRenderer(toy_tokenizer()))
     settings = {"num_generations": 4, "sampling": {"max_tokens": 3}, "max_rollouts": 8, "buffer": 16, **options}
     settings["advantage"] = AdvantageConfig(overlong="keep")  # three tokens are seldom a whole reply
     return RolloutWorker(env, client, "policy", **settings)
@@ -98,6 +99,18 @@ def test_each_row_of_a_forked_rollout_is_a_sample() -> None:
     by_group = {sample.group_id for sample in samples}
     assert len([one for one in samples if one.group_id == samples[0].group_id]) == 8 and len(by_group) == 1
     assert samples[0].prompt[0]["role"] == "user"
+
+
+def test_what_lies_is_no_sample() -> None:
+    """Evidence is held against what the caller says of the model; the rest of a group makes samples."""
+    worker = worker_of(single_turn(), Liar(), checks=checks_with(toy_tokenizer()))
+    worker.start()
+    try:
+        samples = [worker.rollout_buffer.get(timeout=60) for _ in range(16)]
+    finally:
+        worker.stop()
+    assert max(max(sample.input_ids) for sample in samples) < 259
+    assert min(Counter(sample.group_id for sample in samples[:-4]).values()) < 4
 
 
 def test_samples_are_of_the_version_at_which_their_group_began(worker: RolloutWorker) -> None:

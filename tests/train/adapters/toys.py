@@ -1,5 +1,7 @@
-"""Two toy environments, and a model that learns them by GRPO in some forty updates."""
+"""Two toy environments, a model that learns them by GRPO in some forty updates, and an engine of it that lies."""
 
+import itertools
+from dataclasses import replace
 from typing import Any
 
 import verifiers as vf
@@ -21,6 +23,25 @@ def toy_tokenizer() -> Any:
 def toy_model(seed: int = 0, **changes: Any) -> Any:
     """With weights that are wide enough for a random model to hear its prompt."""
     return tiny_model(seed=seed, initializer_range=0.15, **changes)
+
+
+class Liar:
+    """An engine of the toy model every fourth reply of which holds an id that the model does not have."""
+
+    def __init__(self) -> None:
+        from verifiers.train.engines.torch_engine import TorchEngine
+
+        self.engine = TorchEngine(toy_model())
+        self._numbers = itertools.count()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.engine, name)
+
+    async def generate(self, token_ids: list[int], params: Any) -> Any:
+        """What the engine sampled, or the lie."""
+        honest = await self.engine.generate(token_ids, params)
+        lies = next(self._numbers) % 4 == 0
+        return replace(honest, tokens=[259, *honest.tokens[1:]]) if lies else honest
 
 
 def share(reply: str, wanted: str) -> float:

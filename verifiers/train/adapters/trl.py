@@ -30,7 +30,7 @@ from verifiers.rollouts.engine import Engine
 from verifiers.rollouts.plan import task_id_of
 from verifiers.rollouts.source import GroupResult, GroupSource, RolloutRequest
 from verifiers.train.adapters.trl_checks import check_gap, check_trainer
-from verifiers.train.adapters.trl_model import logprob_gap, sampling_copy, weights_of
+from verifiers.train.adapters.trl_model import checks_of, logprob_gap, sampling_copy, weights_of
 from verifiers.train.adapters.trl_rows import REWARD, Batch, Forks, only_untrained
 from verifiers.train.groups import Group, group_of
 from verifiers.train.merge import MergeOptions
@@ -246,7 +246,7 @@ class RolloutFunc:
                 break
         if (error := (await source.health()).error) is not None:
             raise error
-        options = MergeOptions(version=self._step)
+        options = MergeOptions(version=self._step, checks=checks_of(trainer, self._tokenizer))
         self._error = next(filter(None, map(_error_of, ended.values())), self._error)
         return [group_of(ended[request.group_id], options) for request in requests]
 
@@ -258,7 +258,10 @@ class RolloutFunc:
             self._failed += 1
             refused = sum((group.report.without_rows for group in groups), Counter())
             if batch.counts["no_evidence"] == batch.counts["rollouts"]:
-                raise InexactEvidenceError(f"no rollout has token evidence to train on: {dict(refused)}")
+                why = next(member.error for group in groups for member in group.members if member.error)
+                raise InexactEvidenceError(
+                    f"no rollout has token evidence to train on ({dict(refused)}), the first: {why}"
+                )
             if self._failed >= self._settings.max_failed:
                 raise ConfigError(
                     f"{self._failed} generations in a row had no rollout to train on ({dict(self.counts)}): "

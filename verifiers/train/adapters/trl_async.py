@@ -29,6 +29,7 @@ from verifiers.rollouts.engine import Engine
 from verifiers.rollouts.source import GroupResult, GroupSource, RolloutRequest
 from verifiers.train.advantages import has_signal, make_algorithm
 from verifiers.train.config import AdvantageConfig
+from verifiers.train.evidence import Checks
 from verifiers.train.groups import Algorithm, Group, group_of
 from verifiers.train.merge import MergeOptions
 from verifiers.train.players import options_of
@@ -64,6 +65,7 @@ class RolloutWorker:
     client: of the server whose weights the trainer replaces; it has to report token ids and logprobs. model: its name
         there. advantage: how groups are compared. max_rollouts: in flight. buffer: samples that wait at most; the
         worker starts no group while so many do. max_lag: groups of a policy that is more versions old are cancelled.
+        checks: what the server's token evidence is held against: `checks_with(tokenizer)` of `verifiers.train.evidence`.
     """
 
     def __init__(
@@ -81,6 +83,7 @@ class RolloutWorker:
         max_retries: int = 0,
         straggler_seconds: float | None = None,
         seed: int = 0,
+        checks: Checks | None = None,
     ) -> None:
         self.rollout_buffer: queue.Queue[Any] = queue.Queue()
         self.metrics_queue: queue.Queue[Any] = queue.Queue()
@@ -91,6 +94,7 @@ class RolloutWorker:
         self._algorithm: Algorithm = make_algorithm(advantage or AdvantageConfig())
         self._limits = {"max_rollouts": max_rollouts, "straggler_seconds": straggler_seconds, "max_lag": max_lag}
         self._size, self._buffer, self._seed = num_generations, buffer, seed
+        self._checks = checks or Checks()
         self._version = 0
         self._numbers: dict[str, int] = {}
         self._source: GroupSource | None = None
@@ -168,7 +172,7 @@ class RolloutWorker:
         if (error := (await source.health()).error) is not None:
             raise error
         self._alive = time.monotonic()
-        group = group_of(result, MergeOptions(version=result.request.policy_version))
+        group = group_of(result, MergeOptions(version=result.request.policy_version, checks=self._checks))
         rows = self._algorithm(group)
         records = {member.rollout_id: member.record for member in result.members}
         number = self._numbers.pop(group.group_id)

@@ -6,6 +6,7 @@ import copy
 from typing import Any
 
 from verifiers.errors import MissingExtraError
+from verifiers.train.evidence import Checks, checks_with
 from verifiers.train.learner import Weights
 from verifiers.train.rows import Row
 from verifiers.train.weights import WeightFolders
@@ -13,7 +14,7 @@ from verifiers.train.weights import WeightFolders
 try:
     import torch
 
-    from verifiers.train.engines.torch_engine import TorchEngine
+    from verifiers.train.engines.torch_engine import TorchEngine, stop_tokens
 except ImportError as error:
     raise MissingExtraError("trl", "Training with TRL") from error
 
@@ -33,6 +34,15 @@ def sampling_copy(trainer: Any, tokenizer: Any) -> TorchEngine:
         adapter=adapter,
         seed=int(trainer.args.seed),
     )
+
+
+def checks_of(trainer: Any, tokenizer: Any) -> Checks:
+    """What the rollouts' evidence is held against: the trainer's model, and the tokenizer that it is sampled with."""
+    tokenizer = tokenizer or trainer.processing_class
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    vocabulary = int(model.config.get_text_config().vocab_size)  # its weights may be spread over processes
+    stop_ids = stop_tokens(model, tokenizer).union(trainer.eos_token_ids)
+    return checks_with(tokenizer, vocabulary=vocabulary, stop_ids=stop_ids)
 
 
 def weights_of(trainer: Any, version: int, folders: WeightFolders | None) -> Weights:
