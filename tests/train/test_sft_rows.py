@@ -1,6 +1,7 @@
 """Of a conversation exactly what the model would have to say is learned, or the conversation is refused."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -285,6 +286,16 @@ def test_files_of_all_kinds_are_read(tmp_path: Path) -> None:
     assert data.figures()["data/left_out/empty"] == 1.0
     chosen = read_sft(files, TOKENIZER, SftDataConfig(min_reward=0.5, max_tokens=20))
     assert chosen.left_out["reward"] == 6 and chosen.left_out["long"] == 1 and not chosen.rows
+
+
+def test_rows_of_replies_that_are_no_examples_are_left_out(tmp_path: Path) -> None:
+    """As records are: what was cut off, and what could not be scored, whatever it earned."""
+    (good,) = rows({"messages": HELLO})
+    ends = [{}, {"truncated": True}, {"error_kind": "environment", "reward": None}]
+    write_rows(tmp_path / "a.parquet", [replace(good, **{"reward": 1.0, **end}) for end in ends])
+    data = read_sft([str(tmp_path / "a.parquet")], TOKENIZER)
+    assert [row.truncated for row in data.rows] == [False] and data.taken == {"rows": 1}
+    assert data.left_out == {"truncated": 1, "unscored": 1}
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple, Protocol
 from verifiers.clients.wire import native_message, with_plain_text
 from verifiers.errors import DatasetError, EvidenceError
 from verifiers.train.config import SftDataConfig
-from verifiers.train.evidence import Checks, Turn, check_text, check_turn, turns_of
+from verifiers.train.evidence import Turn, check_text, check_turn, checks_with, special_ids_of, turns_of
 from verifiers.train.merge import MergeOptions, MergeReport, rows_of
 from verifiers.train.rows import EnvRef, Row
 from verifiers.train.sft_files import items_of
@@ -110,11 +110,8 @@ class Lessons:
         self._tokenizer = tokenizer
         self._config = config
         self._data = data
-        special = {number for number, token in tokenizer.added_tokens_decoder.items() if token.special}
-        self._special = special | set(tokenizer.all_special_ids)
-        self._checks = Checks(
-            vocabulary=len(tokenizer), decode=lambda ids: str(tokenizer.decode(ids)), decode_share=1.0
-        )
+        self._special = special_ids_of(tokenizer)
+        self._checks = checks_with(tokenizer, decode_share=1.0)
 
     def rows(self, item: Mapping[str, Any] | Row, env: EnvRef | None = None) -> list[Row]:
         """The rows of a conversation; none if it is left out."""
@@ -129,12 +126,12 @@ class Lessons:
 
     def _unwanted(self, item: Mapping[str, Any] | Row) -> str | None:
         if isinstance(item, Row):
-            reward: float | None = item.reward
+            outcome, reward = _outcome_of(item), item.reward
         else:
             outcome = item.get("outcome") or (Outcome.FAILED if item.get("error") else Outcome.OK)
-            if outcome != Outcome.OK:
-                return str(outcome)  # a reply that was cut off is no example either
             reward = item.get("reward")
+        if outcome != Outcome.OK:
+            return str(outcome)  # a reply that was cut off is no example either
         least = self._config.min_reward
         return "reward" if least is not None and (reward is None or reward < least) else None
 
@@ -305,6 +302,13 @@ class Lessons:
         if last is None or str(self._tokenizer.decode(ids[last + 1 :])).strip():
             return ids
         return ids[: last + 1]
+
+
+def _outcome_of(row: Row) -> Outcome:
+    """How the rollout of a row ended. Rows of conversations have no reward, and nothing went wrong with them."""
+    if row.error_kind is not None:
+        return Outcome.UNSCORED
+    return Outcome.TRUNCATED if row.truncated else Outcome.OK
 
 
 def _task_of(item: Mapping[str, Any]) -> str:
