@@ -148,9 +148,9 @@ class Buffer:
         self._streak.add(fate, group)
         refused = self.fates[Fate.NO_EVIDENCE]
         if refused == self._groups_per_batch == self._streak.fates[Fate.NO_EVIDENCE] and not self.fates[Fate.TRAINED]:
+            why = next((member.error for member in group.members if member.error), "their rollouts sampled nothing")
             raise InexactEvidenceError(
-                f"the first {refused} groups that were scored have no token evidence that can be trained on"
-                + (f": {self._last_error}" if self._last_error else ""),
+                f"the first {refused} groups that were scored have no token evidence that can be trained on: {why}",
                 hint="The rollouts must be sampled by the trainer's sampler, through its client, which reports the "
                 "ids, logprobs and versions of what it sampled.",
             )

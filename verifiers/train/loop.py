@@ -57,8 +57,9 @@ class LoopResult:
 class AsyncLoop:
     """See the module.
 
-    sampling: arguments of every request; they stand in the rows. checks: what token evidence is held against. blocking: how the learner is called, a thread of its
-    own if None. checkpoints, evaluation: see `verifiers.train.checkpoint` and `verifiers.train.evaluation`.
+    sampling: arguments of every request; they stand in the rows. checks: what token evidence is held against.
+    blocking: how the learner is called, a thread of its own if None. checkpoints, evaluation: see
+    `verifiers.train.checkpoint` and `verifiers.train.evaluation`.
     """
 
     def __init__(

@@ -65,7 +65,7 @@ class RolloutWorker:
     client: of the server whose weights the trainer replaces; it has to report token ids and logprobs. model: its name
         there. advantage: how groups are compared. max_rollouts: in flight. buffer: samples that wait at most; the
         worker starts no group while so many do. max_lag: groups of a policy that is more versions old are cancelled.
-        checks: what the server's token evidence is held against: `checks_with(tokenizer)` of `verifiers.train.evidence`.
+        checks: what the server's token evidence is held against (`verifiers.train.evidence.checks_with`).
     """
 
     def __init__(
