@@ -18,8 +18,9 @@ GROWTH = 64
 
 
 class KvCache:
-    """Keys and values, [slots, capacity + 1, heads, head size] a layer. The last place is never read: what is written
-    for padding goes there."""
+    """Keys and values, [slots, heads, capacity + 1, head size] a layer. The last place is never read: what is written
+    for padding goes there. What a head reads lies together: attention of few queries over long contexts is as fast as
+    that memory is read."""
 
     is_compileable = False
     is_sliding = (False,)
@@ -31,7 +32,9 @@ class KvCache:
         self._keys: list[Any] = []
         self._values: list[Any] = []
         self._rows: Any = None
-        self._places: Any = None
+        self._positions: Any = None
+        self._places: dict[int, Any] = {}
+        """Where the new tokens go in a layer, by its heads: [B, heads, T]."""
         self._window = 0
 
     def reserve(self, slots: int, capacity: int) -> None:
@@ -49,9 +52,8 @@ class KvCache:
         rows: [B] int64 slots, or a number n for the slots 0..n-1. positions: [B, T] int64, `capacity` for padding.
         window: how many places are read.
         """
-        self._rows, self._window = rows, window
-        slots = torch.arange(rows, device=positions.device) if isinstance(rows, int) else rows
-        self._places = (slots[:, None] * (self.capacity + 1) + positions).view(-1)
+        self._rows, self._positions, self._window = rows, positions[:, None], window
+        self._places = {}
 
     def update(self, keys: Any, values: Any, layer: int, *_: Any, **__: Any) -> tuple[Any, Any]:
         """Store [B, heads, T, head size] of a layer; what that layer reads: [B, heads, window, head size]."""
@@ -62,24 +64,34 @@ class KvCache:
 
     def copy(self, sources: list[int], targets: list[int], length: int) -> None:
         """Copy the first `length` tokens from slots to slots, two lists of one length."""
+        to, of = torch.tensor(targets), torch.tensor(sources)
         for tensor in (*self._keys, *self._values):
-            tensor[targets, :length] = tensor[sources, :length]
+            tensor[to, :, :length] = tensor[of, :, :length]
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         """Asked by models that number positions themselves; they are always given here."""
         return 0
 
     def _stored(self, tensor: Any, new: Any) -> Any:
-        tensor.view(-1, *tensor.shape[2:])[self._places] = new.transpose(1, 2).flatten(0, 1)
-        held = tensor[: self._rows] if isinstance(self._rows, int) else tensor[self._rows]
-        return held[:, : self._window].transpose(1, 2)
+        places = self._places.get(new.shape[1])
+        if places is None:
+            places = self._places[new.shape[1]] = self._placed(new.shape[1])
+        tensor.view(-1, tensor.shape[3]).index_put_((places,), new)
+        read = tensor[:, :, : self._window]
+        return read[: self._rows] if isinstance(self._rows, int) else read[self._rows]
+
+    def _placed(self, heads: int) -> Any:
+        device = self._positions.device
+        slots = torch.arange(self._rows, device=device) if isinstance(self._rows, int) else self._rows
+        first = slots[:, None] * heads + torch.arange(heads, device=device)
+        return first[:, :, None] * (self.capacity + 1) + self._positions
 
     def _made(self, like: Any) -> Any:
-        return like.new_zeros(self.slots, self.capacity + 1, like.shape[1], like.shape[3])
+        return like.new_zeros(self.slots, like.shape[1], self.capacity + 1, like.shape[3])
 
     def _enlarged(self, tensor: Any, slots: int, capacity: int) -> Any:
-        larger = tensor.new_zeros(slots, capacity + 1, *tensor.shape[2:])
-        larger[: tensor.shape[0], : tensor.shape[1] - 1] = tensor[:, :-1]
+        larger = tensor.new_zeros(slots, tensor.shape[1], capacity + 1, tensor.shape[3])
+        larger[: tensor.shape[0], :, : tensor.shape[2] - 1] = tensor[:, :, :-1]
         return larger
 
 

@@ -5,9 +5,9 @@
     while decoder.busy:
         decoder.step()
 
-A slot of the cache holds a sequence: its tokens, of which the first `fed` have keys and values there. A running slot
-has one token more, which the next step feeds. A free slot keeps what it has, and a prompt that begins alike takes it
-over: the members of a group share one pass over their prompt, and a rollout's next turn feeds only what is new.
+A sequence has a slot of the cache (`verifiers.train.engines.slots`). A free slot keeps what it has, and a prompt that
+begins alike takes it over: the members of a group share one pass over their prompt, and a rollout's next turn feeds
+only what is new.
 
 What is sampled depends on the request's seed, its prompt and the weights: each request has random numbers of its own.
 That the *bits* of logits do not depend on the company either takes `deterministic` (see `verifiers.train.engines.
@@ -16,20 +16,20 @@ torch_engine`).
 
 from __future__ import annotations
 
-import math
+import hashlib
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from random import Random
 from typing import Any
 
 import numpy as np
 import torch
 
-from verifiers.clients.sampler import Completion
 from verifiers.errors import EngineError
 from verifiers.train.engines.cache import KvCache
 from verifiers.train.engines.forward import PREFILL_TOKENS, Runner
 from verifiers.train.engines.requests import Limits, Request, again
+from verifiers.train.engines.slots import Slots, widened
 from verifiers.types import FinishReason
 
 MIN_ROWS = 8
@@ -37,6 +37,10 @@ MIN_ROWS = 8
 
 MIN_SHARED = 8
 """Tokens of a common beginning below which it is not worth looking up."""
+
+CACHED = 1 << 16
+"""Numbers that a CPU's cache holds: rows of logits are worked on in pieces of so many."""
+
 
 class Decoder:
     """Slots, what waits for one, and the step. Not thread-safe, except for `Request.cancelled`."""
@@ -63,16 +67,9 @@ class Decoder:
         self._deterministic = deterministic
         self._decode = decode
         self._cache = KvCache(limits.max_batch, limits.max_context)
-        self._slots: list[Request | None] = [None] * limits.max_batch
-        self._active = np.zeros(limits.max_batch, bool)
-        """Which slots have a request."""
-        self._used = [0] * limits.max_batch
+        self._slots = Slots(limits.max_batch, runner.vocabulary)
+        self._rows = np.arange(limits.max_batch)
         self._epoch = 0
-        self._epochs = np.full(limits.max_batch, -1)
-        """The epoch of the weights that made all keys and values of a slot, -1 if there were several."""
-        self._fed = np.zeros(limits.max_batch, np.int64)
-        self._tokens = np.zeros((limits.max_batch, 64), np.int64)
-        self._temperatures = np.ones(limits.max_batch, np.float32)
         self._routes: Any = None
 
     # --- requests ---------------------------------------------------------------------------------------------
@@ -82,26 +79,29 @@ class Decoder:
         room = self.limits.max_context - len(request.prompt)
         request.limit = min(room, request.sampling.max_tokens or room)
         seed = request.sampling.seed
-        # A rollout asks every turn with its one seed: the prompt's length gives each turn other numbers.
-        request.random = Random(self._seeds.getrandbits(64) if seed is None else seed << 32 | len(request.prompt))
+        if seed is None:
+            request.key = self._seeds.getrandbits(64)
+        else:  # a rollout asks every turn with its one seed: the prompt's length gives each turn other numbers
+            named = f"{seed} {len(request.prompt)}".encode()
+            request.key = int.from_bytes(hashlib.blake2b(named, digest_size=8).digest())
         self.waiting.append(request)
 
     @property
     def busy(self) -> bool:
         """Whether a step has anything to do."""
-        return bool(self.waiting) or bool(self._active.any())
+        return bool(self.waiting) or bool(self._slots.active.any())
 
     @property
     def running(self) -> int:
         """How many requests have a slot."""
-        return int(self._active.sum())
+        return int(self._slots.active.sum())
 
     def fail(self, error: EngineError) -> None:
         """End every request with `error`."""
-        ended = [*self.waiting, *(request for request in self._slots if request is not None)]
+        ended = [*self.waiting, *(request for request in self._slots.requests if request is not None)]
         self.waiting.clear()
-        self._slots = [None] * len(self._slots)
-        self._active[:] = False
+        for slot in np.flatnonzero(self._slots.active).tolist():
+            self._free(slot)
         for request in ended:
             request.deliver(again(error))
 
@@ -110,13 +110,13 @@ class Decoder:
         weights made them, or are made again."""
         self.version = version
         self._epoch += 1
-        running = np.flatnonzero(self._active).tolist()
-        self._epochs[running] = -1
-        if recompute and running:
-            items = [(slot, 0, int(self._fed[slot])) for slot in running]
+        running = np.flatnonzero(self._slots.active)
+        self._slots.epochs[running] = -1
+        if recompute and len(running):
+            items = [(slot, 0, int(self._slots.fed[slot])) for slot in running.tolist()]
             with torch.inference_mode():
                 self._feed(items, again=True)
-            self._epochs[running] = self._epoch
+            self._slots.epochs[running] = self._epoch
 
     # --- the step ---------------------------------------------------------------------------------------------
 
@@ -126,102 +126,87 @@ class Decoder:
         with torch.inference_mode():
             if self.waiting:
                 self._admit()
-            if self._active.any():
+            if self._slots.active.any():
                 self._decode_token()
 
     def _drop_cancelled(self) -> None:
         if any(request.cancelled for request in self.waiting):
             self.waiting = deque(request for request in self.waiting if not request.cancelled)
-        for slot, request in enumerate(self._slots):
+        for slot, request in enumerate(self._slots.requests):
             if request is not None and request.cancelled:
                 self._free(slot)
 
     def _free(self, slot: int) -> None:
-        self._slots[slot] = None
-        self._active[slot] = False
-        self._used[slot] = self.sampled
+        self._slots.free(slot, self.sampled)
 
     def _decode_token(self) -> None:
+        slots = self._slots
         count = self._compacted()
-        active = np.flatnonzero(self._active)
+        active = np.flatnonzero(slots.active)
         if self._deterministic:
             count = max(count, min(MIN_ROWS, self.limits.max_batch))
+        all_run = len(active) == count
         # A free slot is fed along, at padding: what it holds stays as it is.
-        places = np.where(self._active[:count], self._fed[:count], -1)
-        ids = self._tokens[np.arange(count), np.maximum(places, 0)]
+        places = slots.fed[:count] if all_run else np.where(slots.active[:count], slots.fed[:count], -1)
+        ids = slots.tokens[self._rows[:count], places if all_run else np.maximum(places, 0)]
         self._reserve(count, int(places.max()) + 1)
         logits = self.runner.forward(
             self._cache, count, torch.from_numpy(places[:, None]), torch.from_numpy(ids[:, None])
         )
         if self._routes is not None:
-            self._routes[active, self._fed[active]] = self.runner.routes(count)[active]
-        self._fed[active] += 1
-        self._sample(active.tolist(), logits if len(active) == count else logits[active])
+            self._routes[active, slots.fed[active]] = self.runner.routes(count)[active]
+        slots.fed[active] += 1
+        self._sample(active, logits if all_run else logits[torch.from_numpy(active)])
 
     def _compacted(self) -> int:
         """Rows of the next step: the last running slot and all below. Few that are spread far move together."""
-        running = np.flatnonzero(self._active).tolist()
-        count: int = running[-1] + 1
+        active = self._slots.active
+        running = np.flatnonzero(active)
+        count = int(running[-1]) + 1
         if count <= MIN_ROWS or 2 * len(running) > count:
             return count
-        targets = [slot for slot in range(len(running)) if self._slots[slot] is None]
-        sources = running[len(running) - len(targets) :]
+        targets = np.flatnonzero(~active[: len(running)]).tolist()
+        sources = running[len(running) - len(targets) :].tolist()
         self._take_over(sources, targets)
-        for array in (self._tokens, self._temperatures, self._epochs):
-            array[targets] = array[sources]
-        for source, target in zip(sources, targets, strict=True):
-            self._slots[target], self._slots[source] = self._slots[source], None
-        self._active[sources], self._active[targets] = False, True
-        self._fed[sources] = 0
+        self._slots.move(sources, targets)
+        self._slots.fed[sources] = 0
         return len(running)
 
-    def _sample(self, slots: Sequence[int], logits: Any) -> None:
-        """Sample a token for each slot from logits [N, V], and end the requests that end with it."""
-        requests = [request for slot in slots if (request := self._slots[slot]) is not None]
-        draws = torch.tensor([request.draw() for request in requests], dtype=torch.float64)
-        temperatures = self._temperatures[slots]
-        chosen, values = _choose(
-            logits,
-            torch.from_numpy(temperatures).to(logits.device),
-            draws.to(logits.device),
-            greedy=not temperatures.all(),
-        )
-        tokens, logprobs = chosen.tolist(), values.tolist()
-        if not math.isfinite(sum(logprobs)):
+    def _sample(self, slots: Any, logits: Any) -> None:
+        """Sample a token for each slot [N] from logits [N, V], and end the requests that end with it."""
+        chosen, values = _choose(logits, self._slots.temperatures[slots], self._slots.draws(slots))
+        tokens, logprobs = chosen.cpu().numpy(), values.cpu().numpy()
+        if not np.isfinite(logprobs).all():
             raise EngineError(
                 "the model's logits are not finite",
                 hint="The last update broke the weights: lower trainer.lr, and go on from a checkpoint before it.",
             )
         self.sampled += len(tokens)
-        self._tokens[slots, self._fed[slots]] = tokens
-        for slot, request, token, logprob in zip(slots, requests, tokens, logprobs, strict=True):
-            request.tokens.append(token)
-            request.logprobs.append(logprob)
-            request.versions.append(self.version)
-            reason = self._ending(request, token)
+        for slot in self._slots.append(slots, tokens, logprobs, self.version):
+            request = self._slots.requests[slot]
+            assert request is not None
+            reason = self._ending(slot, request)
             if reason is not None:
+                completion = self._slots.completion(slot, reason, self._routes_of(slot))
                 self._free(slot)
-                request.deliver(self._completion(slot, request, reason))
+                request.deliver(completion)
 
-    def _ending(self, request: Request, token: int) -> FinishReason | None:
-        if token in request.stop_ids:
+    def _ending(self, slot: int, request: Request) -> FinishReason | None:
+        if self._slots.reply(slot, 1)[0] in request.stop_ids:
             return "stop"
-        if request.sampling.stop and self._has_stop(request):
+        if request.sampling.stop and self._has_stop(slot, request):
             return "stop"
-        return "length" if len(request.tokens) >= request.limit else None
+        return "length" if self._slots.is_full(slot) else None
 
-    def _has_stop(self, request: Request) -> bool:
+    def _has_stop(self, slot: int, request: Request) -> bool:
         assert self._decode is not None
         # A stop text has no more tokens than bytes; a few more tell a character that is not complete.
         reach = max(len(text.encode()) for text in request.sampling.stop) + 4
-        text = self._decode(request.tokens[-reach:])
+        text = self._decode(self._slots.reply(slot, reach))
         return any(stop in text for stop in request.sampling.stop)
 
-    def _completion(self, slot: int, request: Request, reason: FinishReason) -> Completion:
-        routes = None
-        if self._routes is not None:
-            routes = self._routes[slot, : len(request.prompt) + len(request.tokens) - 1].copy()
-        return Completion(request.tokens, request.logprobs, request.versions, reason, routes)
+    def _routes_of(self, slot: int) -> Any:
+        return None if self._routes is None else self._routes[slot, : self._slots.fed[slot]].copy()
 
     # --- prompts ----------------------------------------------------------------------------------------------
 
@@ -241,7 +226,7 @@ class Decoder:
             self._reserve(slot + 1, len(prompt) + 1)
             if shared and slot != source:
                 self._take_over([source], [slot], shared)
-            self._seat(slot, request, prompt, shared)
+            self._slots.seat(slot, request, prompt, shared, self._epoch)
             if leader is not None:
                 followers.append((leader, slot))
             else:
@@ -255,42 +240,37 @@ class Decoder:
         index = {slot: number for number, (slot, _, _) in enumerate(items)}
         if followers:
             self._take_over([leader for leader, _ in followers], [slot for _, slot in followers])
-        slots = [slot for slot, _, _ in items] + [slot for _, slot in followers]
+        slots = np.array([slot for slot, _, _ in items] + [slot for _, slot in followers])
         order = [index[slot] for slot, _, _ in items] + [index[leader] for leader, _ in followers]
-        self._sample(slots, logits[order])
-
-    def _seat(self, slot: int, request: Request, prompt: Any, shared: int) -> None:
-        self._slots[slot] = request
-        self._active[slot] = True
-        self._tokens[slot, : len(prompt)] = prompt
-        self._fed[slot] = shared
-        self._epochs[slot] = self._epoch
-        self._temperatures[slot] = request.sampling.temperature
+        self._sample(slots, logits[torch.tensor(order)])
 
     def _free_slots(self) -> list[int]:
         """Free slots, those first that hold nothing of use, then those that were left longest ago."""
-        useful = (self._epochs == self._epoch) & (self._fed > 0)
-        free = np.flatnonzero(~self._active).tolist()
-        return sorted(free, key=lambda slot: (self._used[slot] if useful[slot] else -1, slot))
+        slots = self._slots
+        when = np.where((slots.epochs == self._epoch) & (slots.fed > 0), slots.left, -1)
+        free = np.flatnonzero(~slots.active)
+        ordered: list[int] = free[np.argsort(when[free], kind="stable")].tolist()
+        return ordered
 
     def _shared(self, prompt: Any) -> tuple[int, int]:
         """The slot with the longest common beginning of present keys and values, and its length; (-1, 0) if short."""
-        most = min(len(prompt) - 1, self._tokens.shape[1])
+        slots = self._slots
+        most = min(len(prompt) - 1, slots.tokens.shape[1])
         if most < MIN_SHARED:
             return -1, 0
-        differ = self._tokens[:, :most] != prompt[:most]
+        differ = slots.tokens[:, :most] != prompt[:most]
         common = np.where(differ.any(axis=1), differ.argmax(axis=1), most)
-        common = np.where(self._epochs == self._epoch, np.minimum(common, self._fed), 0)
+        common = np.where(slots.epochs == self._epoch, np.minimum(common, slots.fed), 0)
         source = int(common.argmax())
         return (source, int(common[source])) if common[source] >= MIN_SHARED else (-1, 0)
 
     def _take_over(self, sources: list[int], targets: list[int], length: int | None = None) -> None:
         """Copy keys, values and routes of the first tokens (of all that are fed) from slots to slots."""
-        length = int(self._fed[sources].max()) if length is None else length
+        length = int(self._slots.fed[sources].max()) if length is None else length
         self._cache.copy(sources, targets, length)
         if self._routes is not None:
             self._routes[targets, :length] = self._routes[sources, :length]
-        self._fed[targets] = np.minimum(self._fed[sources], length)
+        self._slots.fed[targets] = np.minimum(self._slots.fed[sources], length)
 
     def _feed(self, items: list[tuple[int, int, int]], *, again: bool = False) -> Any:
         """Feed the tokens [begin, end) of slots, several slots in one pass where they are of like length.
@@ -317,7 +297,7 @@ class Decoder:
         places = np.full((len(items), width), -1)
         for row, (_, begin, end) in enumerate(items):
             places[row, width - (end - begin) :] = np.arange(begin, end)
-        ids = np.where(places < 0, 0, self._tokens[slots[:, None], places])
+        ids = np.where(places < 0, 0, self._slots.tokens[slots[:, None], places])
         piece = max(1, PREFILL_TOKENS // len(items))
         logits = None
         for at in range(0, width, piece):
@@ -331,14 +311,14 @@ class Decoder:
             if self.runner.routed_layers and not again:
                 self._keep_routes(slots, part)
         for slot, begin, end in items:
-            self._fed[slot] = end
+            self._slots.fed[slot] = end
             self.fed += end - begin
         return logits
 
     def _keep_routes(self, slots: Any, places: Any) -> None:
         routes = self.runner.routes(places.size)
         if self._routes is None:
-            shape = (self.limits.max_batch, self._tokens.shape[1], *routes.shape[1:])
+            shape = (self.limits.max_batch, self._slots.tokens.shape[1], *routes.shape[1:])
             self._routes = np.zeros(shape, np.int16)
         rows, columns = np.nonzero(places >= 0)
         self._routes[slots[rows], places[rows, columns]] = routes[rows * places.shape[1] + columns]
@@ -346,29 +326,32 @@ class Decoder:
     def _reserve(self, slots: int, length: int) -> None:
         """Have room for `length` tokens in each of the first `slots` slots."""
         self._cache.reserve(slots, length)
-        if length + 1 > self._tokens.shape[1]:
-            self._tokens = _widened(self._tokens, max(length + 1, 2 * self._tokens.shape[1]))
-            if self._routes is not None:
-                self._routes = _widened(self._routes, self._tokens.shape[1])
+        self._slots.reserve(length + 1)
+        width = self._slots.tokens.shape[1]
+        if self._routes is not None and self._routes.shape[1] < width:
+            self._routes = widened(self._routes, width)
 
 
-def _choose(logits: Any, temperatures: Any, draws: Any, *, greedy: bool) -> tuple[Any, Any]:
-    """Tokens [N] and their logprobs [N] from logits [N, V] in float32; draws [N] float64 in [0, 1).
+def _choose(logits: Any, temperatures: Any, draws: Any) -> tuple[Any, Any]:
+    """Tokens [N] and their logprobs [N] from logits [N, V] in float32; numpy's temperatures [N] and draws [N] in [0, 1).
 
     By inversion of the distribution function, in float64: one random number a token. The first token whose sum exceeds
-    the draw has a probability above 0; one is there (`Request.draw` stays clear of 1) unless logits are NaN.
-    greedy: whether a temperature is 0.
+    the draw has a probability above 0; one is there (`Slots.draws` stay clear of 1) unless logits are NaN. Temperature
+    0 takes the likeliest token.
     """
-    scale = torch.where(temperatures > 0, temperatures, 1.0) if greedy else temperatures
-    logprobs = torch.log_softmax(logits / scale[:, None], dim=-1)
-    sums = logprobs.exp().cumsum(dim=-1, dtype=torch.float64)
-    tokens = torch.searchsorted(sums, draws[:, None] * sums[:, -1:], right=True).clamp_max(logits.shape[1] - 1)
-    if greedy:
-        tokens = torch.where(temperatures[:, None] > 0, tokens, logprobs.argmax(dim=-1, keepdim=True))
-    return tokens[:, 0], logprobs.gather(1, tokens)[:, 0]
-
-
-def _widened(array: Any, columns: int) -> Any:
-    wider = np.zeros((array.shape[0], columns, *array.shape[2:]), array.dtype)
-    wider[:, : array.shape[1]] = array
-    return wider
+    if logits.device.type == "cpu" and logits.numel() > CACHED and len(logits) > 1:
+        rows = max(1, CACHED // logits.shape[1])
+        parts = [slice(at, at + rows) for at in range(0, len(logits), rows)]
+        chosen = [_choose(logits[part], temperatures[part], draws[part]) for part in parts]
+        return torch.cat([tokens for tokens, _ in chosen]), torch.cat([logprobs for _, logprobs in chosen])
+    if (temperatures != 1.0).any():
+        scale = np.where(temperatures > 0, temperatures, np.float32(1.0))
+        logits = logits / torch.from_numpy(scale).to(logits.device)[:, None]
+    shares = torch.softmax(logits, dim=-1)
+    sums = shares.cumsum(dim=-1, dtype=torch.float64)
+    drawn = torch.from_numpy(draws).to(logits.device)[:, None]
+    tokens = torch.searchsorted(sums, sums[:, -1:] * drawn, right=True).clamp_max_(logits.shape[1] - 1)
+    if not temperatures.all():
+        warm = torch.from_numpy(temperatures > 0).to(logits.device)[:, None]
+        tokens = torch.where(warm, tokens, logits.argmax(dim=-1, keepdim=True))
+    return tokens[:, 0], shares.gather(1, tokens)[:, 0].log_()

@@ -68,10 +68,9 @@ class Runner:
         window = min(cache.capacity, -(-longest // 16) * 16)
         on = positions.to(self.device)
         places = on.clamp_min(0)
+        # -1 becomes the last place, `capacity`.
         cache.place(
-            rows if isinstance(rows, int) else rows.to(self.device),
-            torch.where(on < 0, cache.capacity, on),
-            window,
+            rows if isinstance(rows, int) else rows.to(self.device), on.remainder(cache.capacity + 1), window
         )
         masks = self._masks(places, window)
         if self._lean is not None:

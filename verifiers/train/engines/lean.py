@@ -40,7 +40,7 @@ class Lean:
     """See the module. `model` belongs to it: where its weights are in memory is changed."""
 
     def __init__(self, model: Any) -> None:
-        self._embeddings = model.get_input_embeddings()
+        self._embeddings = model.get_input_embeddings().weight
         self._rotary = model.model.rotary_emb
         self._angles: tuple[Any, Any] | None = None
         self._layers = [_Layer(layer) for layer in model.model.layers]
@@ -53,12 +53,16 @@ class Lean:
         mask: [B, 1, T, window], 0 for what each token may look at of the slots that `cache.place` has named, and the
         lowest number for what it may not.
         """
-        hidden = self._embeddings(ids)
+        rows, length = ids.shape
+        hidden = functional.embedding(ids.reshape(-1), self._embeddings)  # [B * T, size] from here on
         cos, sin = self._turned_to(mask.shape[-1], hidden)
-        rotation = cos[positions][:, None], sin[positions][:, None]
+        places = positions.reshape(-1)
+        rotation = cos.index_select(0, places)[:, None], sin.index_select(0, places)[:, None]
         for number, layer in enumerate(self._layers):
             hidden = layer(cache, number, hidden, rotation, mask)
-        return functional.linear(self._norm(hidden[:, -1:] if last else hidden), *self._head)
+        if last and length > 1:
+            hidden = hidden[length - 1 :: length]
+        return functional.linear(self._norm(hidden), *self._head).view(rows, -1, len(self._head[0]))
 
     def _turned_to(self, length: int, like: Any) -> tuple[Any, Any]:
         """Cosines and sines of the positions below `length` and of more, [positions, head size].
@@ -84,18 +88,18 @@ class _Layer:
         self._before, self._between = _Norm(layer.input_layernorm), _Norm(layer.post_attention_layernorm)
         self._norms = [_Norm(norm) for name in ("q_norm", "k_norm") if (norm := getattr(attention, name, None))]
         self._project = _joined([attention.q_proj, attention.k_proj, attention.v_proj])
-        self._out = _joined([attention.o_proj])
+        self._out = _turned(*_joined([attention.o_proj]))
         self._gate_up = _joined([mlp.gate_proj, mlp.up_proj])
-        self._down = _joined([mlp.down_proj])
+        self._down = _turned(*_joined([mlp.down_proj]))
 
     def __call__(self, cache: Any, number: int, hidden: Any, rotation: Any, mask: Any) -> Any:
-        hidden = hidden + self._attend(cache, number, self._before(hidden), rotation, mask)
+        hidden = _added(hidden, self._attend(cache, number, self._before(hidden), rotation, mask), *self._out)
         gate, up = functional.linear(self._between(hidden), *self._gate_up).chunk(2, -1)
-        return hidden + functional.linear(functional.silu(gate) * up, *self._down)
+        return _added(hidden, functional.silu(gate).mul_(up), *self._down)
 
     def _attend(self, cache: Any, number: int, hidden: Any, rotation: tuple[Any, Any], mask: Any) -> Any:
-        rows, length, _ = hidden.shape
-        heads = functional.linear(hidden, *self._project).view(rows, length, -1, self._size).transpose(1, 2)
+        rows, _, length, _ = mask.shape
+        heads = functional.linear(hidden, *self._project).view(len(hidden), -1, self._size)
         placed, values = heads.split((self._query_heads + self._key_heads, self._key_heads), 1)
         if self._norms:
             both = placed.split((self._query_heads, self._key_heads), 1)
@@ -103,22 +107,46 @@ class _Layer:
         cos, sin = rotation
         placed = torch.addcmul(placed * cos, placed.roll(self._size // 2, -1), sin)
         queries, keys = placed.split((self._query_heads, self._key_heads), 1)
-        keys, values = cache.update(keys, values, number)
+        keys, values = cache.update(*(self._by_head(part, rows, length) for part in (keys, values)), number)
         if length == 1:  # the queries of a group are like tokens that look at the same
             queries = queries.reshape(rows, self._key_heads, self._groups, self._size)
-        elif self._groups > 1:
+            return self._seen(queries, keys, values, mask).view(rows, -1)
+        if self._groups > 1:
             keys, values = (part.repeat_interleave(self._groups, 1) for part in (keys, values))
-        seen = functional.scaled_dot_product_attention(queries, keys, values, attn_mask=mask, scale=self._scale)
-        seen = seen.reshape(rows, self._query_heads, length, self._size)
-        return functional.linear(seen.transpose(1, 2).reshape(rows, length, -1), *self._out)
+        seen = self._seen(self._by_head(queries, rows, length), keys, values, mask)
+        return seen.transpose(1, 2).reshape(len(hidden), -1)
+
+    def _by_head(self, part: Any, rows: int, length: int) -> Any:
+        """[B, heads, T, size] from [B * T, heads, size]."""
+        return part.unsqueeze(2) if length == 1 else part.unflatten(0, (rows, length)).transpose(1, 2)
+
+    def _seen(self, queries: Any, keys: Any, values: Any, mask: Any) -> Any:
+        return functional.scaled_dot_product_attention(queries, keys, values, attn_mask=mask, scale=self._scale)
 
 
 class _Norm:
     def __init__(self, norm: Any) -> None:
         self._weight, self._epsilon = norm.weight, norm.variance_epsilon
+        self._small = torch.tensor(self._epsilon)
+        # There torch puts its own together from ten operations.
+        self._by_hand = norm.weight.device.type == "cpu" and norm.weight.dtype == torch.float32
 
     def __call__(self, hidden: Any) -> Any:
-        return functional.rms_norm(hidden, self._weight.shape, self._weight, self._epsilon)
+        if not self._by_hand:
+            return functional.rms_norm(hidden, self._weight.shape, self._weight, self._epsilon)
+        length = torch.linalg.vector_norm(hidden, dim=-1, keepdim=True)
+        scale = torch.addcmul(self._small, length, length, value=1 / hidden.shape[-1]).rsqrt_()
+        return (hidden * scale).mul_(self._weight)
+
+
+def _added(hidden: Any, change: Any, weight: Any, bias: Any) -> Any:
+    """hidden + change @ weight + bias, in one operation where there is no bias."""
+    hidden = torch.addmm(hidden, change, weight)
+    return hidden if bias is None else hidden + bias
+
+
+def _turned(weight: Any, bias: Any) -> tuple[Any, Any]:
+    return weight.t(), bias
 
 
 def _joined(parts: list[Any]) -> tuple[Any, Any]:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from random import Random
+from dataclasses import dataclass
 
 from verifiers.clients.sampler import Completion
 from verifiers.errors import EngineError, Error
@@ -30,14 +29,8 @@ class Request:
     limit: int = 0
     """Tokens of the reply at most: what was asked for and what fits."""
     cancelled: bool = False
-    tokens: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-    versions: list[int] = field(default_factory=list)
-    random: Random = field(init=False, repr=False)
-
-    def draw(self) -> float:
-        """The next of the request's own random numbers, in [0, 1) and clear of 1."""
-        return self.random.random() * (1.0 - 2.0**-40)
+    key: int = 0
+    """What the request's own random numbers follow from, 64 bits."""
 
 
 def again(error: EngineError) -> EngineError:
