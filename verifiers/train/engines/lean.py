@@ -40,7 +40,7 @@ class Lean:
     """See the module. `model` belongs to it: where its weights are in memory is changed."""
 
     def __init__(self, model: Any) -> None:
-        self._embeddings = model.get_input_embeddings().weight
+        self._embeddings = model.get_input_embeddings()
         self._rotary = model.model.rotary_emb
         self._angles: tuple[Any, Any] | None = None
         self._layers = [_Layer(layer) for layer in model.model.layers]
@@ -54,7 +54,7 @@ class Lean:
         lowest number for what it may not.
         """
         rows, length = ids.shape
-        hidden = functional.embedding(ids.reshape(-1), self._embeddings)  # [B * T, size] from here on
+        hidden = self._embeddings(ids.reshape(-1))  # [B * T, size] from here on
         cos, sin = self._turned_to(mask.shape[-1], hidden)
         places = positions.reshape(-1)
         rotation = cos.index_select(0, places)[:, None], sin.index_select(0, places)[:, None]
