@@ -333,7 +333,8 @@ class Decoder:
 
 
 def _choose(logits: Any, temperatures: Any, draws: Any) -> tuple[Any, Any]:
-    """Tokens [N] and their logprobs [N] from logits [N, V] in float32; numpy's temperatures [N] and draws [N] in [0, 1).
+    """Tokens [N] and their logprobs [N] from logits [N, V] in float32, and numpy's temperatures [N] and draws [N] in
+    [0, 1).
 
     By inversion of the distribution function, in float64: one random number a token. The first token whose sum exceeds
     the draw has a probability above 0; one is there (`Slots.draws` stay clear of 1) unless logits are NaN. Temperature

@@ -131,6 +131,7 @@ class HttpSampler:
             server.lost = EndpointUnavailableError("the sampler was closed")
             for task in server.running:
                 task.cancel()
+            await server.close()
         if self._session is not None:
             await self._session.close()
 
@@ -182,7 +183,8 @@ class HttpSampler:
         async with self._changing:
             servers = self._servers
             try:
-                servers = await self._on_all(servers, lambda server: server.pause(), readmit=True)
+                if not self._paused or len(self._serving()) < len(servers):
+                    servers = await self._on_all(servers, lambda server: server.pause(), readmit=True)
                 with nullcontext() if weights.folder is None else in_use(weights.folder):
                     servers = await self._load(servers, weights, version)
                     self._version = version
@@ -233,6 +235,7 @@ class HttpSampler:
         logger.warning("%s is left out until the next update of the weights: %s", server.url, error)
         for task in server.running:
             task.cancel()
+        server.give_up()
 
     def _keep(self, weights: Weights) -> None:
         """Hold on to the folder of the weights for servers that lose them, and let go of the one before."""

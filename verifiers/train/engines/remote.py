@@ -3,10 +3,10 @@
     server = await server_at("http://127.0.0.1:8000", "policy", session)
     completion = await server.generate(ids, read_sampling(params), version=3)
 
-Both kinds speak vLLM's token route, `/inference/v1/generate`: ids in, and ids, logprobs and the label of the weights
-that sampled each token out. So no version is guessed here, also where weights change in mid-reply. `/v1/completions`
-of vLLM does not tell the labels. They differ in how weights are loaded and named, and vLLM in how it has to be started
-(`VLLM_FLAGS`).
+Both kinds take ids and give ids, logprobs and the label of the weights that sampled each token. So no version is
+guessed here, also where weights change in mid-reply. vLLM has a route for it, `/inference/v1/generate` (its
+`/v1/completions` does not tell the labels), our own one connection for all requests besides. They differ in how weights
+are loaded and named, too, and vLLM in how it has to be started (`VLLM_FLAGS`).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import hashlib
 import json
 from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -33,6 +34,7 @@ from verifiers.errors import (
     ModelError,
     ModelNotFoundError,
 )
+from verifiers.train.engines.exchange import Exchange
 from verifiers.train.engines.sampling import Sampling
 from verifiers.train.learner import Weights
 from verifiers.train.rows import are_ids, is_logprob
@@ -105,6 +107,12 @@ class Server:
         """The version of the weights it has now; None if nobody has named them, as after a new start."""
         return _label(_field(await self.ask("GET", "/weight_info"), "weight_version", str))
 
+    def give_up(self) -> None:
+        """Let go of connections: it is not reached, and what it owes is not waited for."""
+
+    async def close(self) -> None:
+        """End the connections."""
+
     async def pause(self) -> None:
         """Stand still between two tokens; what runs goes on after `resume`."""
         await self.post("/pause?mode=keep")
@@ -158,8 +166,12 @@ class Server:
         tokens = _field(choice, "token_ids", list)
         content = _field(_field(choice, "logprobs", dict), "content", list)
         logprobs = [entry.get("logprob") for entry in content]
-        versions = self._versions(choice)
-        if not are_ids(tokens) or [entry.get("token_id") for entry in content] != tokens:
+        if [entry.get("token_id") for entry in content] != tokens:
+            raise InvalidModelResponseError(f"{self.url} gave logprobs of other tokens than it sampled")
+        return self._checked(choice, tokens, logprobs, self._versions(choice))
+
+    def _checked(self, choice: Mapping[str, Any], tokens: Any, logprobs: Any, versions: Any) -> Completion:
+        if not are_ids(tokens) or len(logprobs) != len(tokens):
             raise InvalidModelResponseError(f"{self.url} gave logprobs of other tokens than it sampled")
         if len(versions) != len(tokens):
             raise InvalidModelResponseError(f"{self.url} told the version of {len(versions)} of {len(tokens)} tokens")
@@ -168,7 +180,7 @@ class Server:
             raise InvalidModelResponseError(f"{self.url} gave the logprob {wrong}")
         experts = choice.get("routed_experts")
         routes = None if experts is None else read_routes(experts)
-        return Completion(tokens, logprobs, versions, FINISHED.get(ending), routes)
+        return Completion(tokens, logprobs, versions, FINISHED.get(choice.get("finish_reason")), routes)
 
     def _versions(self, choice: Mapping[str, Any]) -> list[int]:
         """A version for each token, from the spans of tokens that one label of weights sampled."""
@@ -219,6 +231,23 @@ class Server:
 
 class OwnServer(Server):
     """`python -m verifiers.train.engines.serve`."""
+
+    def __init__(self, url: str, model: str, session: aiohttp.ClientSession, key_var: str | None = None) -> None:
+        super().__init__(url, model, session, key_var)
+        self._exchange = Exchange(session, url, model, CONNECT_S)
+
+    async def generate(self, ids: Sequence[int], sampling: Sampling, version: int) -> Completion:
+        reply = await self._exchange.ask(ids, _own_wishes(sampling))
+        if "error" in reply:
+            raise self._refusal(reply["error"]["code"], orjson.dumps(reply).decode())
+        with self._reading():
+            return self._checked(reply, reply["token_ids"], reply["logprobs"], reply["token_versions"])
+
+    def give_up(self) -> None:
+        self._exchange.drop()
+
+    async def close(self) -> None:
+        await self._exchange.close()
 
     async def connect(self, row: Mapping[str, Any]) -> int | None:
         self.context, self.vocabulary = int(row["max_model_len"]), int(row["vocabulary"])
@@ -340,6 +369,13 @@ def _wishes(sampling: Sampling, seed: int | None, room: int) -> dict[str, Any]:
         "logprobs": 0,
         "detokenize": bool(sampling.stop),
     }
+
+
+def _own_wishes(sampling: Sampling) -> dict[str, Any]:
+    """What is not as by default."""
+    given = {field.name: getattr(sampling, field.name) for field in fields(Sampling)}
+    given["stop_token_ids"] = sorted(sampling.stop_token_ids)
+    return {name: value for name, value in given.items() if value or name == "temperature"}
 
 
 def _label(name: str) -> int | None:

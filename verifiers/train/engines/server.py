@@ -18,6 +18,7 @@ Generation                                                                      
                                 finish_reason, logprobs.content [{token_id, logprob}], weight_versions [{version: "3",
                                 start: 0, end: 5}, …], routed_experts?; with sampling_params.prompt_logprobs = 0 beside
                                 choices: prompt_logprobs [null, {"ID": {logprob}}, …] at temperature 1
+    GET  /generate              a WebSocket for many requests for tokens (`verifiers.train.engines.exchange`)
     SAMPLING: temperature, max_tokens or max_completion_tokens, seed, stop, stop_token_ids, ignore_eos; what would
     sample from less than the whole policy is a 400 (`verifiers.train.engines.sampling`).
 Tokenizer
@@ -57,6 +58,7 @@ from verifiers.clients.sampler import Completion, Sampler
 from verifiers.clients.tool_text import hermes_message
 from verifiers.errors import (
     ConfigError,
+    EngineError,
     Error,
     InfraError,
     ModelError,
@@ -64,6 +66,7 @@ from verifiers.errors import (
     OverlongPromptError,
     UserError,
 )
+from verifiers.train.engines import exchange
 from verifiers.train.learner import Weights
 
 if TYPE_CHECKING:
@@ -83,12 +86,14 @@ class SamplerServer:
         self.url = ""
         self._paused = False
         self._runner: Any = None
+        self._exchanges: set[web.WebSocketResponse] = set()
 
     async def start(self, host: str = "127.0.0.1", port: int = 0) -> str:
         """Listen; the root's address. port 0 takes a free one."""
         from aiohttp import web
 
         app = web.Application(middlewares=[_middleware()], client_max_size=LARGEST_BODY)
+        app.on_shutdown.append(self._hang_up)
         app.add_routes(
             [web.post(path, handler) for path, handler in self._posts().items()]
             + [web.get(path, handler) for path, handler in self._gets().items()]
@@ -128,6 +133,7 @@ class SamplerServer:
 
     def _gets(self) -> dict[str, Any]:
         return {
+            exchange.PATH: self._exchange,
             "/v1/models": self._models,
             "/health": self._health,
             "/is_paused": self._is_paused,
@@ -180,6 +186,23 @@ class SamplerServer:
         choice = _choice(completion) | {"logprobs": {"content": content}}
         choice["weight_versions"] = _spans(completion.versions)
         return {"request_id": _new_id(), "choices": [choice], "prompt_logprobs": scores}
+
+    async def _exchange(self, request: web.Request) -> Any:
+        return await exchange.answer(request, self._exchanged, self._exchanges)
+
+    async def _exchanged(self, model: str, ids: Any, params: Any) -> dict[str, Any]:
+        try:
+            self._check_model(model)
+            completion = await self.sampler.generate(_ids(ids, "token_ids"), params)
+        except Error as error:
+            return _refusal(error)
+        except Exception as error:  # whatever it is, whoever asked is told
+            return _refusal(EngineError(f"the server failed: {type(error).__name__}: {error}"))
+        return _choice(completion) | {"logprobs": completion.logprobs}
+
+    async def _hang_up(self, _: web.Application) -> None:
+        for socket in list(self._exchanges):
+            await socket.close(code=1001)  # going away
 
     def _entries(self, completion: Completion) -> list[dict[str, Any]]:
         return [
@@ -270,9 +293,12 @@ class SamplerServer:
             raise ConfigError(f"the body is no JSON: {error}", hint="Send a JSON object.") from error
         if not isinstance(body, dict):
             raise ConfigError("the body is no JSON object", hint="Send a JSON object.")
-        if body.get("model") not in (None, "", self.name):
-            raise ModelNotFoundError(f"The model `{body['model']}` does not exist: {self.name} is served.")
+        self._check_model(body.get("model"))
         return body
+
+    def _check_model(self, model: Any) -> None:
+        if model not in (None, "", self.name):
+            raise ModelNotFoundError(f"The model `{model}` does not exist: {self.name} is served.")
 
 
 # --- forms ----------------------------------------------------------------------------------------------------
@@ -325,13 +351,18 @@ def _middleware() -> Any:
         try:
             data = await handler(request)
         except Error as error:
-            message = _message(error)
-            status = _status(error)
-            data = {"error": {"message": message, "type": type(error).__name__, "code": status}}
+            data = _refusal(error)
+            status = data["error"]["code"]
             return web.Response(status=status, body=orjson.dumps(data), content_type="application/json")
+        if isinstance(data, web.StreamResponse):
+            return data
         return web.Response(body=orjson.dumps(data), content_type="application/json")
 
     return answer
+
+
+def _refusal(error: Error) -> dict[str, Any]:
+    return {"error": {"message": _message(error), "type": type(error).__name__, "code": _status(error)}}
 
 
 def _status(error: Error) -> int:
