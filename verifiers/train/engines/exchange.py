@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -93,7 +94,7 @@ class Exchange:
     async def _connected(self, outbox: Outbox) -> None:
         import aiohttp
 
-        limit = aiohttp.ClientWSTimeout(ws_close=1.0)  # type: ignore[call-arg]
+        limit = aiohttp.ClientWSTimeout(ws_close=1.0)
         why = "it closed the connection"
         try:
             async with asyncio.timeout(self._connect_s):
@@ -154,6 +155,9 @@ async def answer(
     async def one(number: int, *asked: Any) -> None:
         outbox.put((number, await reply(*asked)))
 
+    def ended(number: int, _: object) -> None:
+        del running[number]
+
     async def send() -> None:
         with suppress(ConnectionError):
             while True:
@@ -166,7 +170,7 @@ async def answer(
             body = orjson.loads(message.data)
             for number, ids, params in body["requests"]:
                 running[number] = task = asyncio.create_task(one(number, body["model"], ids, params))
-                task.add_done_callback(lambda _, ended=number: running.pop(ended))
+                task.add_done_callback(partial(ended, number))
             for number in body["cancelled"]:
                 if number in running:
                     running[number].cancel()
