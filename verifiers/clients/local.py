@@ -14,6 +14,7 @@ No torch is imported here. A reply without text is a reply: its tokens are evide
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
 from collections import Counter, OrderedDict
@@ -117,6 +118,8 @@ class SamplerClient(Client):
         self.counts: Counter[str] = Counter()
         """How prompts were made, and how often."""
         self._prompts = Prompts(renderer, self.counts)
+        self._name = f"local-{os.urandom(8).hex()}"
+        self._replies = itertools.count(1)
 
     def read_prompt(self, prompt: Any) -> Any:
         """A text and token ids pass as they are (completion mode), anything else becomes messages."""
@@ -225,7 +228,7 @@ class SamplerClient(Client):
             routed_experts=pack_routes(completion.routed_experts),
         )
         return Response(
-            id=f"local-{os.urandom(8).hex()}",
+            id=f"{self._name}-{next(self._replies)}",
             created=int(time.time()),
             model=model,
             message=ResponseMessage(**fields, finish_reason=reason, tokens=tokens),

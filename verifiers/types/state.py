@@ -70,6 +70,10 @@ _FORWARDED = frozenset((*_INPUT_FIELDS, *_COMPUTED))
 """Every other key is an ordinary one; states are read about a hundred times a rollout."""
 
 
+_get, _getitem, _setitem = dict.get, dict.__getitem__, dict.__setitem__
+"""Of the state's own keys. Names of the module's, since they are looked up as often as states are read."""
+
+
 class State(dict[str, Any]):
     """The state of one rollout. `state[k]` reads and writes `state["input"][k]` if the input has `k`."""
 
@@ -85,7 +89,7 @@ class State(dict[str, Any]):
 
     def __getitem__(self, key: str) -> Any:
         if key not in _FORWARDED:
-            return dict.__getitem__(self, key)
+            return _getitem(self, key)
         holder = self._holder(key)
         if holder is not None:
             return holder[key]
@@ -94,7 +98,10 @@ class State(dict[str, Any]):
         return dict.__getitem__(self, key)
 
     def __setitem__(self, key: str, value: Any) -> None:
-        holder = self._holder(key) if key in _FORWARDED else None
+        if key not in _FORWARDED:
+            _setitem(self, key, value)
+            return
+        holder = self._holder(key)
         if holder is not None:
             holder[key] = value
         elif key == "oai_tools":
@@ -119,7 +126,7 @@ class State(dict[str, Any]):
     def get(self, key: str, default: Any = None) -> Any:
         """The value of `key`, forwarded like `state[key]`, or `default`."""
         if key not in _FORWARDED:
-            return dict.get(self, key, default)
+            return _get(self, key, default)
         try:  # most often it is there
             return self[key]
         except KeyError:
