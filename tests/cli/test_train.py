@@ -174,6 +174,7 @@ def test_a_run_trains_and_leaves_everything_in_its_folder(workplace: Path, capsy
     assert "env: " in capsys.readouterr().err
     assert run(["--resume", "run", "loop.steps=6"]) == ExitCode.OK
     assert "other than before: loop.steps: 4 → 6" in capsys.readouterr().err
+    assert json.loads((folder / "run.json").read_text())["id"] == record["id"] != ""
     again = [row["step"] for row in lines(folder / "metrics.jsonl") if "batch/groups" in row]
     assert again == [1, 2, 3, 4, 5, 6]
 

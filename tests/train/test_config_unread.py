@@ -41,7 +41,9 @@ def other_than(section: type[BaseModel], name: str, taken: tuple[Any, ...] = ())
         return OTHERS[name]
     if choices := [one for one in get_args(field.annotation) if isinstance(one, str)]:
         return next(one for one in choices if one not in (*taken, *(() if taken else (field.default,))))
-    return not field.default if isinstance(field.default, bool) else "cpu" if name == "device" else field.default * 2
+    if isinstance(field.default, bool | str):
+        return not field.default if isinstance(field.default, bool) else f"{field.default}1"
+    return field.default * 2
 
 
 def refused(section: BaseModel, place: str) -> ConfigError | None:

@@ -125,8 +125,11 @@ class _Session:
                 from_step=loop.step if went_on else None,
                 data=[_described(file) for file in self.config.data.files],
             )
-            metrics = ends.enter_context(MetricsFile(folder / METRICS, loop.step if went_on else -1))
-            others = open_observers(self.config, folder, ends, self.output.note)
+            after = loop.step if went_on else -1
+            metrics = ends.enter_context(MetricsFile(folder / METRICS, after))
+            others = open_observers(
+                self.config, folder, ends, self.output.note, run_id=record.run_id, after=after
+            )
             begins = f" from step {loop.step}" if went_on else ""
             self.output.note(f"{loop.total_steps} steps{begins} → {folder.path}")
             if loop.step >= loop.total_steps:

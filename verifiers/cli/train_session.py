@@ -186,7 +186,9 @@ class _Session:
             )
             after = -1 if run.went_on_from is None else run.went_on_from
             metrics = ends.enter_context(MetricsFile(folder / METRICS, after))
-            others = open_observers(self.config, folder, ends, self.output.note)
+            others = open_observers(
+                self.config, folder, ends, self.output.note, run_id=record.run_id, after=after
+            )
             self._tell_start(folder, run)
             view = await ends.enter_async_context(
                 shown_view(

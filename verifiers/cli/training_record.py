@@ -72,7 +72,7 @@ class RunRecord:
             for change in check_same(saved, record, asked=config, before=before, force=flags.force):
                 output.note(f"other than before: {change}")
             sessions = saved["sessions"]
-            record["began"] = saved["began"]
+            record |= {"id": saved.get("id", record["id"]), "began": saved["began"]}
             if from_step is None and any(one.get("step") for one in sessions):
                 raise ResumeError(
                     f"{folder.path} has no checkpoint to go on from", hint="Start anew in another folder: -o FOLDER."
@@ -80,6 +80,11 @@ class RunRecord:
         self._session: dict[str, Any] = {"began": now(), "from_step": from_step or 0}
         self._record = {**record, "sessions": [*sessions, self._session]}
         folder.write(config, self._record)
+
+    @property
+    def run_id(self) -> str:
+        """What the run is known by in other people's dashboards, however often it goes on."""
+        return str(self._record["id"])
 
     def ended(self, step: int, how: str) -> None:
         """Note the end of this call."""

@@ -103,7 +103,7 @@ def facts(report: StepReport) -> list[tuple[str, str]]:
         ("signal", _text(figures, "in {:.0%} of groups", "groups/signal")),
     ]
     told += [(f"eval {name}", f"{value:.3f}") for name, value in evaluations(figures).items()]
-    if is_step(report) and not report.trained:
+    if report.is_step and not report.trained:
         told.insert(0, ("not trained", _why_untrained(figures)))
     return [(name, text) for name, text in told if text]
 
@@ -112,11 +112,6 @@ def _why_untrained(figures: Mapping[str, float]) -> str:
     if figures.get("trainer/skipped"):
         return "(the gradient was not finite: the weights stay)"
     return "(the gradient was 0)" if figures.get("rows/trained") else "(this batch had nothing to train on)"
-
-
-def is_step(report: StepReport) -> bool:
-    """Whether it tells of a batch; evaluations are told by themselves."""
-    return "batch/groups" in report.figures or "sft/epoch" in report.figures
 
 
 def evaluations(figures: Mapping[str, float]) -> dict[str, float]:
@@ -135,7 +130,7 @@ def line(report: StepReport, steps: int) -> str:
     short = [f"{name} {named[name]}" for name in named if name in SHORT]
     short += [f"{name} {text}" for name, text in named.items() if name.startswith("eval ")]
     kl = _text(report.figures, "KL {:.2g}", "loss/mismatch_kl")
-    seconds = f"{report.seconds:.1f} s" if is_step(report) else ""
+    seconds = f"{report.seconds:.1f} s" if report.is_step else ""
     return " · ".join(filter(None, [f"step {report.step}/{steps}", *short, kl, seconds]))
 
 
@@ -196,7 +191,7 @@ class PlainView:
     def __call__(self, report: StepReport) -> None:
         self._heard = time.monotonic()
         due = self._heard - self._told >= LINE_SECONDS or report.step == self.steps
-        if not is_step(report):
+        if not report.is_step:
             self.output.note(line(report, self.steps))
         elif due:
             self._told = self._heard
@@ -248,7 +243,7 @@ class LiveView:
 
     def __call__(self, report: StepReport) -> None:
         self._evaluated |= evaluations(report.figures)
-        if is_step(report):
+        if report.is_step:
             self._first = self._first or report.step
             self._last = report
         for name in ("reward/mean", "loss/cross_entropy"):

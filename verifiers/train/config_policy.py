@@ -93,7 +93,9 @@ class LogConfig(Section):
     """Where figures go beside `metrics.jsonl`."""
 
     prometheus_port: Annotated[int, Field(ge=0, le=65_535)] | None = None
-    """/metrics and /health on the loopback interface; 0 takes a free port."""
+    """/metrics and /health; 0 takes a free port."""
+    prometheus_host: str = "127.0.0.1"
+    """The address of this machine that they are served on, without any authentication; 0.0.0.0 is all of them."""
     wandb: str | None = None
     """The project's name."""
     tensorboard: bool = False

@@ -48,6 +48,7 @@ READ_BY: Mapping[str, Mapping[str, Read]] = {
         "eps": Read("optimizer", ("adamw",)),
         "total_steps": Read("schedule", ("linear", "cosine")),
     },
+    "log": {"prometheus_host": Read("prometheus_port")},
     "advantage": {
         "std": Read("kind", ("mean",)),
         "std_eps": Read("std"),
@@ -112,7 +113,7 @@ def _unread(section: BaseModel, place: tuple[str, ...]) -> Iterator[tuple[str, s
         wrong = f"{where}.{name} {read.what}"
         if not read.switch:
             yield wrong, "Leave it out."
-        elif not read.values and given in (None, False):
+        elif not read.values and (given is None or given is False):  # 0 is a port
             yield f"{wrong} without {where}.{read.switch}", f"Leave it out, or set {where}.{read.switch}."
         elif read.values and given not in read.values:
             values = " or ".join(map(repr, read.values))

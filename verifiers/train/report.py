@@ -27,6 +27,11 @@ class StepReport:
     seconds: float
     figures: Mapping[str, float] = field(default_factory=dict)
 
+    @property
+    def is_step(self) -> bool:
+        """Whether it tells of a batch; evaluations are told by themselves."""
+        return "batch/groups" in self.figures or "sft/epoch" in self.figures
+
 
 Observer = Callable[[StepReport], None]
 

@@ -19,6 +19,7 @@ import json
 import os
 import platform
 import re
+import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -144,6 +145,7 @@ def _tells_a_step(metrics: Path) -> bool:
 def provenance(model: str, environments: Sequence[Mapping[str, Any]], **more: Any) -> dict[str, Any]:
     """The record of a run that begins: which bits its figures depend on."""
     return {
+        "id": secrets.token_hex(4),
         "began": now(),
         "python": platform.python_version(),
         "platform": platform.platform(),

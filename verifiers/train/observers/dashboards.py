@@ -1,7 +1,10 @@
 """Reports for other people's dashboards: TensorBoard and Weights & Biases. Their failures end no run.
 
-    with TensorBoardObserver(folder / "tensorboard") as observer:
+    with TensorBoardObserver(folder / "tensorboard") as observer:      # after=120 goes on after that step
         observer(report)
+
+A run that goes on is one run there, too. TensorBoard hides what was told of steps that are made again; Weights & Biases
+takes nothing back, so of those it has both.
 """
 
 from __future__ import annotations
@@ -53,17 +56,17 @@ class TensorBoardObserver(_Dashboard):
 
     name = "TensorBoard"
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, after: int = -1) -> None:
+        """after: the last step that stays, -1 for none."""
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
             raise _absent("tensorboard", "log.tensorboard") from error
-        self._writer = SummaryWriter(str(folder))
+        self._writer = SummaryWriter(str(folder), purge_step=after + 1)
 
     def _send(self, report: StepReport) -> None:
-        for name, value in report.figures.items():
+        for name, value in _named(report).items():
             self._writer.add_scalar(name, value, report.step)
-        self._writer.add_scalar("step/seconds", report.seconds, report.step)
         self._writer.flush()
 
     def _finish(self) -> None:
@@ -71,25 +74,32 @@ class TensorBoardObserver(_Dashboard):
 
 
 class WandbObserver(_Dashboard):
-    """A run in a project of Weights & Biases; WANDB_MODE=offline keeps it on disk. `config` is shown with it."""
+    """A run in a project of Weights & Biases; WANDB_MODE=offline keeps it on disk. `config` is shown with it. The run
+    of that id goes on, where there is one."""
 
     name = "Weights & Biases"
 
-    def __init__(self, project: str, folder: Path, config: dict[str, Any]) -> None:
+    def __init__(self, project: str, folder: Path, config: dict[str, Any], run_id: str) -> None:
         try:
             import wandb
         except ImportError as error:
             raise _absent("wandb", "log.wandb") from error
-        self._run = wandb.init(project=project, name=folder.name, dir=str(folder), config=config, resume="allow")
+        self._run = wandb.init(
+            project=project, name=folder.name, dir=str(folder), config=config, id=run_id, resume="allow"
+        )
         # An evaluation ends after later steps were told, and the library drops what goes back in its own count.
         self._run.define_metric("*", step_metric="step")
 
     def _send(self, report: StepReport) -> None:
-        own = {"step": report.step, "version": report.version, "step/seconds": report.seconds}
-        self._run.log({**report.figures, **own})
+        self._run.log({**_named(report), "step": report.step, "version": report.version})
 
     def _finish(self) -> None:
         self._run.finish()
+
+
+def _named(report: StepReport) -> dict[str, float]:
+    """The figures, and the seconds: an evaluation's are not those of the step that it is of."""
+    return {**report.figures, "step/seconds" if report.is_step else "eval/seconds": report.seconds}
 
 
 def _absent(package: str, setting: str) -> ConfigError:
