@@ -166,3 +166,17 @@ async def test_a_system_that_gives_no_thread_ends_the_calls_that_wait(monkeypatc
     with pytest.raises(RuntimeError, match="can't start new thread"):
         await asyncio.wait_for(behind, PATIENCE)
     released.set()
+
+
+async def test_a_quick_call_is_told_of_while_the_one_after_it_blocks(monkeypatch):
+    """The loop is told of quick calls together, but waits for no slow one that the same thread goes on with."""
+    monkeypatch.setattr(module, "TOGETHER_S", 2 * PATIENCE)
+    threads = Threads(limit=1, name="test")
+    begun, released = threading.Event(), threading.Event()
+    waits = [lambda: begun.wait(PATIENCE), lambda: released.wait(PATIENCE)]
+    first, second, last = [asyncio.ensure_future(threads.run(call)) for call in (lambda: "first", *waits)]
+    assert await first == "first"
+    begun.set()
+    assert await second
+    released.set()
+    assert await last
