@@ -67,12 +67,14 @@ class Machine:
         self.python = python or str(folder / "venv" / "bin" / "python")
 
     def run(self, *line, code=0):
-        """Any program; what it printed."""
+        """Any program; what it printed. code: the exit code that it has to end with, or several."""
         ended = subprocess.run(
             [str(part) for part in line], cwd=self.folder, env=self.variables, stdin=subprocess.DEVNULL,
             capture_output=True, text=True, timeout=PATIENCE,
         )  # fmt: skip
-        assert ended.returncode == code, f"{line} ended with {ended.returncode}\n{ended.stdout}\n{ended.stderr}"
+        allowed = code if isinstance(code, tuple) else (code,)
+        said = f"{ended.stdout}\n{ended.stderr}"
+        assert ended.returncode in allowed, f"{line} ended with {ended.returncode}\n{said}"
         return SimpleNamespace(out=ended.stdout, err=ended.stderr)
 
     def venv(self, name="venv"):
@@ -109,7 +111,11 @@ class Author(Machine):
 
     def publish(self, version, factor):
         """A version whose rewards are the length of the reply times `factor`."""
-        (self.project / "word_game.py").write_text(SOURCE.format(factor=factor))
+        return self.release(version, SOURCE.format(factor=factor))
+
+    def release(self, version, source):
+        """A version with this module."""
+        (self.project / "word_game.py").write_text(source)
         project = self.project / "pyproject.toml"
         lines = project.read_text().splitlines()
         changed = [f'version = "{version}"' if line.startswith("version = ") else line for line in lines]
