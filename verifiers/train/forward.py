@@ -67,7 +67,8 @@ def on_device(micro: MicroBatch, device: Any) -> Tensors:
     def of_sampled(values: Any) -> Any:
         return torch.from_numpy(values.reshape(-1)[at]).to(device)
 
-    sequence = np.unique(micro.segments.reshape(-1)[at], return_inverse=True)[1].reshape(-1)
+    segments = micro.segments.reshape(-1)[at]  # in order
+    sequence = np.cumsum(np.diff(segments, prepend=segments[:1]) > 0)
     return Tensors(
         tokens=torch.from_numpy(micro.tokens).to(device),
         positions=torch.from_numpy(micro.positions).to(device),

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -87,7 +88,8 @@ class TorchLearner:
         self.ranks.shard(policy.model, half=half)
         if policy.reference is not None:
             self.ranks.shard(policy.reference, half=half)
-        self._trained = list(policy.trained.values())
+        self._named = policy.trained
+        self._trained = list(self._named.values())
         self._optimizer = make_optimizer(self._trained, self.config)
         torch.manual_seed(self.config.seed + self.ranks.rank)
 
@@ -181,7 +183,7 @@ class TorchLearner:
         if name == "measure":
             return self._measure(item)
         if name == "gather":
-            return self.ranks.whole(self.policy.trained)
+            return self.ranks.whole(self._named)
         if name == "export":
             return learner_files.export(self.policy, Path(item), self.ranks)
         if name == "save":
@@ -304,9 +306,12 @@ class TorchLearner:
     def _apply(self) -> float:
         """Clip and step; returns the norm before clipping. Without a gradient, or with one that is not finite, the
         weights stay."""
-        limit = self.config.max_grad_norm or math.inf
-        norm = float(whole(torch.nn.utils.clip_grad_norm_(self._trained, limit, foreach=True)))
+        gradients = [value.grad for value in self._trained if value.grad is not None]
+        total = torch.nn.utils.get_total_norm(gradients, foreach=True)
+        norm, limit = float(whole(total)), self.config.max_grad_norm or math.inf
         if math.isfinite(norm) and norm > 0:
+            if norm > limit:
+                torch.nn.utils.clip_grads_with_norm_(self._trained, limit, total, foreach=True)
             for group in self._optimizer.param_groups:
                 group["lr"] = lr_at(self._updates, self.config, self._total)
             self._optimizer.step()
@@ -330,9 +335,9 @@ class TorchLearner:
         return micro.routes if self.policy.config.router_replay else None
 
     def _precision(self) -> Any:
-        return torch.autocast(
-            self.policy.device.type, torch.bfloat16, enabled=self.config.autocast == "bfloat16"
-        )
+        if self.config.autocast == "none":
+            return nullcontext()
+        return torch.autocast(self.policy.device.type, torch.bfloat16)
 
     def _figures(self, tally: Tally) -> dict[str, float]:
         """Means and maxima over all micro-batches and ranks; what is not finite, or of nothing, is left out."""
