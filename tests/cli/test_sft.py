@@ -43,22 +43,32 @@ def lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_mistakes_are_told(capsys: pytest.CaptureFixture[str]) -> None:
-    """Nothing to do, nothing to learn from, an unknown setting."""
+def test_mistakes_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing to do, nothing to learn from, data that are not there, an unknown setting, a package that is missing."""
+    (tmp_path / "d.jsonl").write_text('{"messages": []}\n')
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "wandb", None)
     for line, told in (
         ([], "nothing says what to train"),
         (["model.path=m"], "data.files is empty"),
-        (["model.path=m", "data.files=d", "sft.epoch=2"], "'epochs'"),
+        (["model.path=m", "data.files=d.jsonl", "sft.epoch=2"], "'epochs'"),
+        (["model.path=m", "data.files=absent.jsonl"], "absent.jsonl"),
+        (["model.path=m", "data.files=d.jsonl", "data.validation=absent.jsonl", "--dry-run"], "absent.jsonl"),
+        (["model.path=m", "data.files=d.jsonl", "log.wandb=p"], "pip install wandb"),
     ):
-        assert run(line) == ExitCode.USAGE
+        assert run(line) != ExitCode.OK
         assert told in capsys.readouterr().err
 
 
-def test_dry_run_prints_every_setting(capsys: pytest.CaptureFixture[str]) -> None:
-    """As TOML; no data is read."""
-    assert run(["model.path=m", "data.files=absent.jsonl", "--dry-run", "--trainer.lr", "1e-4"]) == ExitCode.OK
+def test_dry_run_prints_every_setting(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As TOML."""
+    data = tmp_path / "data.jsonl"
+    data.write_text('{"messages": []}\n')
+    assert run(["model.path=m", f"data.files={data}", "--dry-run", "--trainer.lr", "1e-4"]) == ExitCode.OK
     shown = tomllib.loads(capsys.readouterr().out)
-    assert shown["trainer"]["lr"] == 1e-4 and shown["data"]["files"] == ["absent.jsonl"]
+    assert shown["trainer"]["lr"] == 1e-4 and shown["data"]["files"] == [str(data)]
 
 
 @pytest.mark.train

@@ -79,6 +79,42 @@ def test_dry_run_as_json(environments: Environments, capsys: pytest.CaptureFixtu
     assert event["environments"][0]["tasks"] > 0 and event["rollouts_per_batch"] == 64
 
 
+def test_dry_run_looks_at_what_is_evaluated_on(environments: Environments, capsys: pytest.CaptureFixture[str]) -> None:
+    """Environments that evaluations alone name are found, loaded and told with the tasks that would be played."""
+    trained, other = environments.write(SOUND), environments.write(SOUND)
+    line = [f"env={trained}", "model.path=m", f"eval.environments={other}", "--dry-run"]
+    assert run([*line, "eval.num_examples=1"]) == ExitCode.OK
+    shown = capsys.readouterr().out
+    assert f"# environment: {trained} " in shown
+    assert re.search(rf"# evaluated on: {other} .*tree:\w+, 1 tasks", shown)
+    assert run([*line, "eval.environments=nowhere"]) != ExitCode.OK
+    assert "no environment 'nowhere'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("dry", [True, False], ids=["dry", "real"])
+@pytest.mark.parametrize(
+    ("setting", "package", "command"),
+    [
+        ("model.lora.rank=4", "peft", "pip install 'verifiers[train]'"),
+        ("model.path=m.gguf", "gguf", "pip install 'verifiers[train]'"),
+        ("log.prometheus_port=0", "prometheus_client", "pip install 'verifiers[train]'"),
+        ("log.tensorboard=true", "tensorboard", "pip install tensorboard"),
+        ("log.wandb=project", "wandb", "pip install wandb"),
+        ("env.0.ray=auto", "ray", "pip install 'verifiers[ray]'"),
+    ],
+)
+def test_a_package_that_is_missing_is_told_before_anything_is_loaded(
+    environments: Environments, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    setting: str, package: str, command: str, dry: bool,
+) -> None:  # fmt: skip
+    """By the setting that asks for it, with the command that installs it, in a dry run as in a real one."""
+    monkeypatch.setitem(sys.modules, package, None)
+    line = ["model.path=m", f"env={environments.write(SOUND)}", setting, *(["--dry-run"] if dry else [])]
+    assert run(line) != ExitCode.OK
+    shown = capsys.readouterr()
+    assert setting.partition("=")[0].removesuffix(".rank") in shown.err and command in shown.err and not shown.out
+
+
 @pytest.mark.parametrize(
     ("line", "told"),
     [

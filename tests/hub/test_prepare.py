@@ -5,8 +5,9 @@ import sys
 import pytest
 
 from tests.support.archives import MODULE
+from verifiers.cli.train import run as train
 from verifiers.envs.provenance import environment_ref
-from verifiers.errors import EnvironmentInstallError, EnvironmentNotFoundError, HubUnavailableError
+from verifiers.errors import EnvironmentInstallError, EnvironmentNotFoundError, ExitCode, HubUnavailableError
 from verifiers.evals.config import resolve
 from verifiers.evals.lookup import find_environment
 from verifiers.hub import prepare as module
@@ -125,3 +126,15 @@ def test_a_hub_that_is_gone_is_told(owner, place):
     """Nothing else is played instead."""
     with pytest.raises(HubUnavailableError):
         Preparer("http://127.0.0.1:9")(f"{owner.slug}/demo-env@0.1.0", False)
+
+
+def test_a_dry_run_of_training_says_what_it_would_install(hub, owner, place, capfd):
+    """With version and digest, for what is trained on and what is evaluated on; nothing is installed, or loaded."""
+    env_id = f"{owner.slug}/demo-env"
+    settings = ["model.path=m", f"env={env_id}@0.1.0", f"eval.environments={env_id}@0.2.0"]
+    assert train([*settings, "--dry-run", "--hub-url", hub.url]) == ExitCode.OK
+    shown = capfd.readouterr().out
+    for line, version in (("environment", "0.1.0"), ("evaluated on", "0.2.0")):
+        wheel = place.folder.parent / "dist" / owner.slug / f"demo_env-{version}-py3-none-any.whl"
+        assert f"# {line}: {env_id} {version} sha256:{sha256_of(wheel)[:12]}, would be installed" in shown
+    assert place.installed() == {} and "demo_env" not in sys.modules

@@ -35,9 +35,11 @@ from verifiers.train.config import SftConfig
 from verifiers.train.config_files import to_file
 from verifiers.train.observers.metrics_file import MetricsFile
 from verifiers.train.observers.open import open_observers
+from verifiers.train.packages import check_packages
 from verifiers.train.plan import on_hub
 from verifiers.train.report import Observer, StepReport
 from verifiers.train.run_folder import CHECKPOINTS, METRICS, RunFolder
+from verifiers.train.sft_files import items_of
 
 
 def train(line: Line, flags: Flags, output: Output) -> ExitCode:
@@ -49,6 +51,9 @@ def train(line: Line, flags: Flags, output: Output) -> ExitCode:
             "there is no data to learn from: data.files is empty",
             hint="Name files, or folders of runs of vf-eval: data.files=outputs/evals/RUN",
         )
+    check_packages(config)
+    for file in (*config.data.files, *config.data.validation):
+        next(items_of(file), None)  # a wrong path is told before a model is loaded
     from_hub = on_hub(config.model.path)
     if flags.dry_run:
         output.event({"event": "plan", "config": config.model_dump(mode="json")})

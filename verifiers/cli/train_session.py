@@ -11,8 +11,9 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, redirect_stdout
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,9 +36,10 @@ from verifiers.hub.ids import is_hub_id
 from verifiers.train.config import EnvironmentConfig, TrainConfig
 from verifiers.train.config_files import to_file
 from verifiers.train.engines.http import key_headers
-from verifiers.train.environments import Prepare, find, loaded
+from verifiers.train.environments import Prepare, Split, find, loaded
 from verifiers.train.observers.metrics_file import MetricsFile
 from verifiers.train.observers.open import open_observers
+from verifiers.train.packages import check_packages
 from verifiers.train.plan import batch_figures, counted, on_hub, parameters
 from verifiers.train.report import Observer
 from verifiers.train.run_folder import METRICS, RunFolder
@@ -51,6 +53,7 @@ def train(line: Line, flags: TrainFlags, output: Output) -> ExitCode:
     """Train. Returns the exit code; errors that end the command come out."""
     output.verbose = flags.verbose
     config = config_of(TrainConfig, line, flags)
+    check_packages(config)
     from_hub = on_hub(config.model.path)
     if flags.dry_run:
         return dry_run(config, flags, output)
@@ -86,16 +89,16 @@ def dry_run(config: TrainConfig, flags: TrainFlags, output: Output) -> ExitCode:
     """Print every setting as a file, with what would be run as comments before it. Environments are loaded."""
     prepare = preparer(flags, output)
     environments = [described(one, prepare, flags.env_dir_path) for one in config.env]
+    named = evaluated_on(config) if config.eval and config.eval.environments else []
+    evaluated = [described(one, prepare, flags.env_dir_path, "eval") for one in named]
     figures = batch_figures(config)
     size = parameters(config.model.path)
-    plan = {"environments": environments, "parameters": size, **figures}
+    plan = {"environments": environments, "evaluated": evaluated, "parameters": size, **figures}
     output.event({"event": "plan", **plan, "config": config.model_dump(mode="json")})
     known = f", {counted(size)} parameters" if size else ""
     lines = [f"model: {config.model.path}{', of the Hugging Face Hub' if on_hub(config.model.path) else known}"]
-    for one in environments:
-        version = " ".join(filter(None, (one["version"], (one["digest"] or "")[:19])))
-        tasks = f", {one['tasks']} tasks" if one["tasks"] is not None else ", in a virtual environment of its own"
-        lines.append(f"environment: {one['name']} {version}{tasks}")
+    lines += [f"environment: {_in_words(one)}" for one in environments]
+    lines += [f"evaluated on: {_in_words(one)}" for one in evaluated]
     lines.append(
         f"{figures['steps']} steps of {config.loop.groups_per_batch} groups × {config.loop.group_size} rollouts "
         f"= {figures['rollouts']} rollouts, at most {counted(figures['tokens_per_batch'])} sampled tokens a step"
@@ -107,15 +110,31 @@ def dry_run(config: TrainConfig, flags: TrainFlags, output: Output) -> ExitCode:
     return ExitCode.OK
 
 
-def described(config: EnvironmentConfig, prepare: Prepare, env_dir: str) -> dict[str, Any]:
-    """An environment for the plan: name, version, digest, and how many tasks it has, None if isolated."""
+def described(config: EnvironmentConfig, prepare: Prepare, env_dir: str, split: Split = "train") -> dict[str, Any]:
+    """An environment for the plan: name, version, digest, and how many tasks it has: None for one that is not loaded
+    here, because it gets a virtual environment of its own, or would be installed first."""
     found = find(config, prepare, env_dir)
-    if config.isolated:
+    if config.isolated or found.hub_wheels:
         name = found.env_id.partition("@")[0]
         digest = f"sha256:{found.hub_wheels[0].sha256}" if found.hub_wheels else None
-        return {"name": name, "version": found.version, "digest": digest, "tasks": None}
-    tasks = loaded(config, found)
-    return {"name": tasks.ref.name, "version": tasks.ref.version, "digest": tasks.ref.digest, "tasks": len(tasks.rows)}
+        place = "in a virtual environment of its own" if config.isolated else "would be installed"
+        return {"name": name, "version": found.version, "digest": digest, "tasks": None, "place": place}
+    tasks = loaded(config, found, split)
+    return {**asdict(tasks.ref), "tasks": len(tasks.rows), "place": "here"}
+
+
+def _in_words(plan: Mapping[str, Any]) -> str:
+    version = " ".join(filter(None, (plan["version"], (plan["digest"] or "")[:19])))
+    return f"{plan['name']} {version}, {plan['place'] if plan['tasks'] is None else str(plan['tasks']) + ' tasks'}"
+
+
+def evaluated_on(config: TrainConfig) -> list[EnvironmentConfig]:
+    """The environments of evaluations, with so many tasks as are played; those that are trained on if none is named."""
+    if config.eval is None:
+        return []
+    most = config.eval.num_examples
+    named = config.eval.environments or config.env
+    return [one.model_copy(update={"max_tasks": min(one.max_tasks or most, most)}) for one in named]
 
 
 # --- training -------------------------------------------------------------------------------------------------
@@ -150,17 +169,10 @@ class _Session:
         return [find(one, prepare, self.flags.env_dir_path) for one in environments]
 
     def _evaluated(self, found: list[FoundEnvironment]) -> list[tuple[EnvironmentConfig, FoundEnvironment]]:
-        """The environments of evaluations; those that are trained on if none are named."""
-        evaluation = self.config.eval
-        if evaluation is None:
-            return []
-        named = evaluation.environments or [*self.config.env]
-        places = self._found(named) if evaluation.environments else found
-        limited = [
-            one.model_copy(update={"max_tasks": min(one.max_tasks or sys.maxsize, evaluation.num_examples)})
-            for one in named
-        ]
-        return list(zip(limited, places, strict=True))
+        """The environments of evaluations, and where they are."""
+        named = evaluated_on(self.config)
+        own = self.config.eval is not None and self.config.eval.environments
+        return list(zip(named, self._found(named) if own else found, strict=bool(named)))
 
     async def _train(
         self,

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 
-from verifiers.errors import ConfigError
+from verifiers.train.packages import absent
 from verifiers.train.report import StepReport
 
 logger = logging.getLogger(__name__)
@@ -61,7 +61,7 @@ class TensorBoardObserver(_Dashboard):
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
-            raise _absent("tensorboard", "log.tensorboard") from error
+            raise absent("tensorboard", "log.tensorboard") from error
         self._writer = SummaryWriter(str(folder), purge_step=after + 1)
 
     def _send(self, report: StepReport) -> None:
@@ -83,7 +83,7 @@ class WandbObserver(_Dashboard):
         try:
             import wandb
         except ImportError as error:
-            raise _absent("wandb", "log.wandb") from error
+            raise absent("wandb", "log.wandb") from error
         self._run = wandb.init(
             project=project, name=folder.name, dir=str(folder), config=config, id=run_id, resume="allow"
         )
@@ -100,7 +100,3 @@ class WandbObserver(_Dashboard):
 def _named(report: StepReport) -> dict[str, float]:
     """The figures, and the seconds: an evaluation's are not those of the step that it is of."""
     return {**report.figures, "step/seconds" if report.is_step else "eval/seconds": report.seconds}
-
-
-def _absent(package: str, setting: str) -> ConfigError:
-    return ConfigError(f"{setting} needs {package}, which is not installed", hint=f"Install it: pip install {package}")
