@@ -81,11 +81,15 @@ async def test_a_sampler_in_this_process(workplace: Path) -> None:
 async def test_servers_of_vllm(workplace: Path, monkeypatch: pytest.MonkeyPatch, lora: bool) -> None:
     """They get every version of the weights, as a folder, in the routes that they have for it, and the key."""
     monkeypatch.setenv("FLEET_KEY", "of-the-fleet")
-    more = ["sampler.api_key_var=FLEET_KEY", *(["model.lora.rank=4"] if lora else [])]
+    more = ["sampler.max_context=48", "sampling.max_tokens=40"]
+    more += ["sampler.api_key_var=FLEET_KEY", *(["model.lora.rank=4"] if lora else [])]
     async with FakeVllm(workplace / "model", key="of-the-fleet") as server:
         reports = await trained(config_of(workplace, "sampler.kind=vllm", f"sampler.urls={server.url}", *more))
         assert "/resume" in server.paths
         assert ("/v1/load_lora_adapter" in server.paths) == lora
+        asked = [body for body in server.bodies if "token_ids" in (body or {})]
+        longest = {len(body["token_ids"]) + body["sampling_params"]["max_tokens"] for body in asked}
+        assert asked and max(longest) == 48, "a row has no more tokens than sampler.max_context"
     assert reports[0].figures["loss/mismatch_kl"] < 1e-6
     assert [path.name for path in sorted((workplace / "run" / "weights").iterdir())] == ["v00000001", "v00000002"]
 

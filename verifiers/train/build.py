@@ -218,6 +218,7 @@ async def _sampler(config: TrainConfig, learner: TorchLearner, ends: AsyncExitSt
     servers = HttpSampler(
         config.sampler.urls,
         vocabulary=learner.policy.vocabulary,
+        max_context=config.sampler.max_context,
         transfer=transfer,
         api_key_var=config.sampler.api_key_var,
     )

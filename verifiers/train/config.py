@@ -97,7 +97,7 @@ class SamplerConfig(Section):
     max_batch: Annotated[int, Field(ge=1, le=65_536)] = 64
     """Sequences that are decoded together."""
     max_context: PositiveInt = 4096
-    """Tokens of one sequence, prompt and reply."""
+    """Tokens of one sequence, prompt and reply, where the model or the vLLM server does not have less."""
     deterministic: bool = False
     """The same bits for the same request in any company, at the cost of speed; not with vLLM."""
     recompute_cache: bool = False

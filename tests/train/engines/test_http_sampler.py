@@ -66,6 +66,25 @@ async def test_a_reply_is_ids_with_logprobs_at_the_temperature_and_versions(fold
     assert (asked["sampling_params"]["top_p"], asked["sampling_params"]["repetition_penalty"]) == (1.0, 1.0)
 
 
+@pytest.mark.parametrize(("limit", "context"), [(10, 10), (1000, 20)])
+async def test_a_sequence_is_no_longer_than_the_lesser_context(folder, limit, context) -> None:
+    """The caller's or the server's: what is longer would be sampled to be thrown away."""
+    async with (
+        FakeVllm(folder, context=20) as server,
+        HttpSampler([server.url], "policy", max_context=limit) as sampler,
+    ):
+        assert sampler.info().context == context
+        if limit < 20:
+            for asked in ({"max_tokens": 500}, {}):
+                reply = await sampler.generate(PROMPT, {"seed": 3, "ignore_eos": True, **asked})
+                assert (len(reply.tokens), reply.finish_reason) == (limit - len(PROMPT), "length")
+            with pytest.raises(OverlongPromptError, match="10 tokens and the context 10") as raised:
+                await sampler.generate([10] * limit, {})
+            assert "sampler.max_context" in raised.value.hint
+        reply = await sampler.generate(PROMPT, {"max_tokens": 3, "ignore_eos": True})
+        assert len(reply.tokens) == 3
+
+
 async def test_the_turns_of_a_rollout_have_other_random_numbers_under_one_seed(folder) -> None:
     """vLLM would draw the same ones for each; ours differ by the length of the prompt, and are the same every time."""
     async with FakeVllm(folder) as server, HttpSampler([server.url]) as sampler:

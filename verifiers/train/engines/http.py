@@ -21,14 +21,20 @@ import os
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, Self, TypeVar
 
 from verifiers.clients.sampler import Completion, EngineInfo
-from verifiers.errors import ConfigError, EndpointUnavailableError, Error, MissingKeyError
+from verifiers.errors import (
+    ConfigError,
+    EndpointUnavailableError,
+    Error,
+    MissingKeyError,
+    OverlongPromptError,
+)
 from verifiers.train.engines.remote import UNKNOWN, Server, all_of, server_at
-from verifiers.train.engines.sampling import read_sampling
+from verifiers.train.engines.sampling import Sampling, read_sampling
 from verifiers.train.learner import Weights
 from verifiers.train.weights import in_use, is_adapter
 from verifiers.types import SamplingArgs
@@ -62,6 +68,7 @@ class HttpSampler:
     urls: roots of the servers, without /v1. model: as the servers name it; "" takes the first one they list.
     version: of the weights that the servers were started with. vocabulary: of the model, which vLLM does not tell; 0 if
     not known.
+    max_context: tokens of one sequence, prompt and reply, where it is less than the servers' own; None takes theirs.
     transfer: for weights that are tensors; without one they have to be folders that the servers can read.
     api_key_var: variable of the environment whose key is sent with each request, for servers that ask for one.
     owned: the servers were started for this sampler, so the version that they name is this run's.
@@ -74,6 +81,7 @@ class HttpSampler:
         *,
         version: int = 0,
         vocabulary: int = 0,
+        max_context: int | None = None,
         transfer: Transfer | None = None,
         api_key_var: str | None = None,
         owned: bool = False,
@@ -89,6 +97,7 @@ class HttpSampler:
         self._model = model
         self._version = version
         self._vocabulary = vocabulary
+        self._max_context = max_context
         self._transfer = transfer
         self._owned = owned
         self._key_var = api_key_var
@@ -147,9 +156,9 @@ class HttpSampler:
         """Continue `token_ids`, on another server if one fails meanwhile.
 
         ConfigError for arguments that make logprobs other than the policy's, OverlongPromptError,
-        EndpointUnavailableError when no server is left.
+        EndpointUnavailableError when no server is left. A reply that fills the context ends with "length".
         """
-        sampling = read_sampling(params)
+        sampling = self._within_context(read_sampling(params), len(token_ids))
         return await self._ask(lambda server: server.generate(token_ids, sampling, self._version))
 
     async def score(self, token_ids: list[int]) -> list[float]:
@@ -197,6 +206,7 @@ class HttpSampler:
     def info(self) -> EngineInfo:
         """The model, the smallest context of the servers, the present policy version."""
         context = min((server.context for server in self._servers), default=0)
+        context = min(context, self._max_context or context)
         first = self._servers[0] if self._servers else None
         name = self._model if first is None else first.model
         return EngineInfo(name, self._vocabulary or (first.vocabulary if first else 0), context, self._version)
@@ -209,6 +219,18 @@ class HttpSampler:
         ]
 
     # --- one request ------------------------------------------------------------------------------------------
+
+    def _within_context(self, sampling: Sampling, length: int) -> Sampling:
+        """No more tokens than `max_context` leaves room for; their own limit the servers look at themselves."""
+        if self._max_context is None:
+            return sampling
+        if length >= self._max_context:
+            raise OverlongPromptError(
+                f"the prompt has {length} tokens and the context {self._max_context}",
+                hint="Raise sampler.max_context, or shorten the prompt.",
+            )
+        room = self._max_context - length
+        return replace(sampling, max_tokens=min(sampling.max_tokens or room, room))
 
     async def _ask(self, call: Callable[[Server], Awaitable[T]]) -> T:
         failed: Error | None = None
