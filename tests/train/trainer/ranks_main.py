@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import save_file
 
 from tests.support.tiny_model import tiny_model
-from tests.train.trainer.rows_for_tests import eight_rows, make_row
+from tests.train.trainer.rows_for_tests import eight_rows, make_row, two_groups
 from verifiers.errors import TrainingDivergedError
 from verifiers.train.config import LoraConfig, LossConfig, ModelConfig, TrainerConfig
 from verifiers.train.distributed import Ranks, join
@@ -60,7 +60,7 @@ def run(folder: Path, kind: str) -> None:
     learner = make_learner(kind, ranks, **SGD)
 
     def eight() -> None:
-        tensors, figures = gradient_step(learner, eight_rows())
+        tensors, figures = gradient_step(learner, [*eight_rows(), *two_groups()])
         save_file(tensors, folder / "eight.safetensors")
         (folder / "eight.json").write_text(json.dumps(figures))
 

@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch")
 from safetensors.torch import load_file  # noqa: E402
 
 from tests.train.trainer import ranks_main  # noqa: E402
-from tests.train.trainer.rows_for_tests import eight_rows, make_row  # noqa: E402
+from tests.train.trainer.rows_for_tests import eight_rows, make_row, two_groups  # noqa: E402
 from verifiers.train.distributed import Ranks, join  # noqa: E402
 
 pytestmark = pytest.mark.train
@@ -58,10 +58,11 @@ def check(folder: Path, kind: str) -> None:
     """Compare what the leader wrote with one process."""
     alone = ranks_main.make_learner(kind, **ranks_main.SGD)
     start = {name: value.clone() for name, value in (alone.weights().tensors or {}).items()}
-    tensors, figures = ranks_main.gradient_step(alone, eight_rows())
+    tensors, figures = ranks_main.gradient_step(alone, [*eight_rows(), *two_groups()])
     assert_close(tensors, load_file(folder / "eight.safetensors"), start)
     theirs = json.loads((folder / "eight.json").read_text())
     assert theirs["trainer/microbatches"] == 2 and theirs["tokens/trained"] == figures["tokens/trained"]
+    assert (theirs["tokens/shared"] > 0) == (kind != "qwen3_moe")
     for name in figures:
         if name.startswith("loss/") or name == "trainer/grad_norm":
             assert theirs[name] == pytest.approx(figures[name], rel=1e-6, abs=1e-9), name
