@@ -2,10 +2,11 @@
 
 A model in the shape of Qwen3-0.6B with random weights, bf16 autocast, packed rows of `--length` tokens. Printed as JSON
 lines: tokens/s and MFU of updates by reinforcement learning and by imitation, the time that new weights take into the
-engine, and the mismatch KL between the engine's logprobs and the trainer's, with the engine in bf16 and in fp32.
+engine of this process (median of five, after one), and the mismatch KL between the engine's logprobs and the trainer's,
+with the engine in bf16 and in fp32. How long servers of vLLM take for new weights is not measured here.
 
-MFU counts 6 FLOPs a parameter and token, and attention (12·L·H·T, halved by its mask), against `--peak` TFLOP/s (989:
-dense bf16 of H100 and H200). prime-rl publishes for one H100, Qwen3-0.6B (BENCHMARKS.md of 2026-02-01): RL at 16k
+MFU counts 6 FLOPs a parameter and token, the output layer's for sampled tokens only, since it computes no others, and
+attention (12·L·H·T, halved by its mask), against `--peak` TFLOP/s (989: dense bf16 of H100 and H200). prime-rl publishes for one H100, Qwen3-0.6B (BENCHMARKS.md of 2026-02-01): RL at 16k
 11,900 tokens/s and 11.1 %, SFT at 8k 26,010 tokens/s and 16.8 %.
 """
 
@@ -74,17 +75,23 @@ def updates(kind: str, length: int, device: Any, given: Any) -> dict[str, Any]:
         _wait(device)
         seconds.append(time.perf_counter() - begun)
     per_s = 4 * length / statistics.median(seconds[2:])
-    figures = {"case": kind, "length": length, "tokens_per_s": per_s, "mfu": mfu(model, length, per_s, given.peak)}
+    sampled = sum(one.trainable for one in rows) / (4 * length)
+    used = mfu(model, length, sampled, per_s, given.peak)
+    figures = {"case": kind, "length": length, "tokens_per_s": per_s, "mfu": used}
     peak = torch.cuda.max_memory_allocated() / 2**30 if device.type == "cuda" else None
     return {**figures, "peak_gib": peak, "prime_rl_1xh100": PUBLISHED[kind]}
 
 
-def mfu(model: Any, length: int, tokens_per_s: float, peak: float) -> float:
-    """Share of the device's FLOP/s that such a model needs for so many tokens; recomputation is not counted."""
+def mfu(model: Any, length: int, sampled: float, tokens_per_s: float, peak: float) -> float:
+    """Share of the device's FLOP/s that such a model needs for so many tokens; recomputation is not counted.
+
+    sampled: share of the tokens whose logits are computed. The output layer is the embedding, which costs nothing.
+    """
     config = model.config
-    parameters = sum(value.numel() for value in model.parameters())
+    head = model.get_output_embeddings().weight.numel()
+    body = sum(value.numel() for value in model.parameters()) - head
     attention = 6 * config.num_hidden_layers * config.num_attention_heads * config.head_dim * length
-    return float(tokens_per_s * (6 * parameters + attention) / (peak * 1e12))
+    return float(tokens_per_s * (6 * (body + sampled * head) + attention) / (peak * 1e12))
 
 
 def row(length: int, vocabulary: int, seed: int) -> Row:
@@ -113,10 +120,13 @@ async def handed_over(device: Any, given: Any) -> dict[str, Any]:
         engine = TorchEngine(
             model_of(given.tiny, getattr(torch, name), device), max_batch=8, max_context=512, stop_token_ids=[]
         )
-        begun = time.perf_counter()
-        await engine.update_weights(learner.weights(), 1)
-        _wait(device)
-        figures[f"update_s/{name}"] = time.perf_counter() - begun
+        seconds = []
+        for version in range(1, 7):
+            begun = time.perf_counter()
+            await engine.update_weights(learner.weights(), version)
+            _wait(device)
+            seconds.append(time.perf_counter() - begun)
+        figures[f"update_s/{name}"] = statistics.median(seconds[1:])
         params = {"max_tokens": 16 if given.tiny else 256, "temperature": 1.0}
         replies = await asyncio.gather(*(engine.generate(prompt, params) for prompt in prompts))
         rows = [
