@@ -26,12 +26,6 @@ pytestmark = pytest.mark.train
 LONG = {"max_tokens": 100, "seed": 5, "ignore_eos": True}
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """A tiny model as files."""
-    return save_tiny(tmp_path_factory.mktemp("model"))
-
-
 def is_alive(pid: int) -> bool:
     """Whether the process runs."""
     try:

@@ -13,7 +13,7 @@ from safetensors.torch import load_file  # noqa: E402
 from torch import distributed  # noqa: E402
 
 from tests.support.fake_vllm import FakeVllm  # noqa: E402
-from tests.support.tiny_model import save_tiny, tiny_model  # noqa: E402
+from tests.support.tiny_model import tiny_model  # noqa: E402
 from tests.train.engines.contract import PARAMS, PROMPT, logprobs_of, reference  # noqa: E402
 from verifiers.errors import ConfigError, EndpointUnavailableError  # noqa: E402
 from verifiers.threads import run_beside  # noqa: E402
@@ -81,12 +81,6 @@ class Worker:
     def _receive(self, told):
         rows = zip(told["names"], told["dtype_names"], told["shapes"], strict=True)
         return {name: self.rank.broadcast(torch.empty(shape, dtype=getattr(torch, kind))) for name, kind, shape in rows}
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """A tiny model as files."""
-    return save_tiny(tmp_path_factory.mktemp("model"))
 
 
 def trained(seed: int) -> Weights:
