@@ -46,7 +46,7 @@ class RolloutRequest:
     seed: with the task it decides the ids of the rollouts, and the sampling seeds that players derive from them: give
         every group one of its own.
     policy_version: of the policy that the trainer has when it asks.
-    env_id, env_version, env_args_hash: which environment is meant, for the trainer's records.
+    env_id, env_version: which environment is meant, for the trainer's records.
     """
 
     task_id: str
@@ -57,7 +57,6 @@ class RolloutRequest:
     policy_version: int = 0
     env_id: str = ""
     env_version: str | None = None
-    env_args_hash: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

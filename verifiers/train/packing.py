@@ -82,12 +82,6 @@ class Packed:
     refused: list[int] = field(default_factory=list)
     """Rows longer than the budget."""
 
-    @property
-    def efficiency(self) -> float:
-        """Share of the places that hold a token; 1 for no batches."""
-        places = sum(micro.tokens.size for micro in self.batches)
-        return sum(int((micro.segments > 0).sum()) for micro in self.batches) / places if places else 1.0
-
 
 def pack(
     rows: Sequence[Row], budget: int, *, width: int | None = None, parts: int = 1, sharing: Sharing | None = None
