@@ -6,8 +6,9 @@ engine of this process (median of five, after one), and the mismatch KL between 
 with the engine in bf16 and in fp32. How long servers of vLLM take for new weights is not measured here.
 
 MFU counts 6 FLOPs a parameter and token, the output layer's for sampled tokens only, since it computes no others, and
-attention (12·L·H·T, halved by its mask), against `--peak` TFLOP/s (989: dense bf16 of H100 and H200). prime-rl publishes for one H100, Qwen3-0.6B (BENCHMARKS.md of 2026-02-01): RL at 16k
-11,900 tokens/s and 11.1 %, SFT at 8k 26,010 tokens/s and 16.8 %.
+attention (12·L·H·T, halved by its mask), against `--peak` TFLOP/s (989: dense bf16 of H100 and H200). prime-rl
+publishes for one H100, Qwen3-0.6B (BENCHMARKS.md of 2026-02-01): RL at 16k 11,900 tokens/s and 11.1 %, SFT at 8k 26,010
+tokens/s and 16.8 %.
 """
 
 import argparse
