@@ -84,7 +84,7 @@ def test_other_bits_are_another_run(tmp_path: Path) -> None:
     other_bits = provenance("m", [{**ENVIRONMENT, "digest": "sha256:2"}])
     with pytest.raises(ResumeError, match=r"owner/sums 0\.1\.0 sha256:1 is now 0\.1\.0 sha256:2"):
         checked(config(), other_bits, saved)
-    with pytest.raises(ResumeError, match="the model's files"):
+    with pytest.raises(ResumeError, match=r"the model's files in .* are others \(config\.json\)"):
         checked(config(), provenance(str(tmp_path), [ENVIRONMENT]), saved)
     with pytest.raises(ResumeError, match=r"model\.lora"):
         checked(config("model.lora.rank=4"), saved, saved)

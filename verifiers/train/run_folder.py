@@ -33,6 +33,7 @@ from pydantic import BaseModel
 from verifiers.errors import ResumeError, StoreError
 from verifiers.evals.appending import open_for_appending, store_error
 from verifiers.train.config_files import to_file
+from verifiers.train.model_files import model_files
 
 CONFIG, RECORD, METRICS, LOG, CURVE = "config.resolved.toml", "run.json", "metrics.jsonl", "log.txt", "curve.svg"
 LOCK = ".lock"
@@ -150,7 +151,7 @@ def provenance(model: str, environments: Sequence[Mapping[str, Any]], **more: An
         "python": platform.python_version(),
         "platform": platform.platform(),
         "packages": dict(_versions()),
-        "model": {"path": model, "files": _sizes(Path(model))},
+        "model": {"path": model, "files": model_files(model)},
         "environments": [dict(one) for one in environments],
         **more,
     }
@@ -167,7 +168,10 @@ def check_same(
         if one != two
     ]
     if saved["model"] != begun["model"]:
-        grave.append(f"the model's files in {begun['model']['path']} are others")
+        files = [record["model"]["files"] for record in (saved, begun)]
+        others = [name for name in {**files[0], **files[1]} if files[0].get(name) != files[1].get(name)]
+        named = f" ({', '.join(others[:3])}{' …' if others[3:] else ''})" if others else ""
+        grave.append(f"the model's files in {begun['model']['path']} are others{named}")
     if grave and not force:
         raise ResumeError("this would not be the same run: " + "; ".join(dict.fromkeys(grave)))
     return [*grave, *check_settings(asked=asked, before=before, force=force)]
@@ -215,12 +219,6 @@ def _versions() -> Iterator[tuple[str, str]]:
             yield package, metadata.version(package)
         except metadata.PackageNotFoundError:
             continue
-
-
-def _sizes(path: Path) -> dict[str, int]:
-    """The files of a model's folder, or of one file, with their sizes: hashing weights would take minutes."""
-    files = [path] if path.is_file() else sorted(path.glob("*")) if path.is_dir() else []
-    return {file.name: file.stat().st_size for file in files if file.is_file()}
 
 
 def _replace(path: Path, text: str) -> None:
