@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, Literal
 
 from tests.support.toy_tasks import LENGTH, MEMBERS, PLACES, TOOLS
 from verifiers.clients.local import SamplerClient, TokenizerRenderer
@@ -84,6 +84,7 @@ async def learn(
     groups: int = 6,
     lr: float = 6e-3,
     warmup: int = 0,
+    schedule: Literal["constant", "cosine"] = "constant",
     max_tokens: int = 4,
     max_lag: int = 0,
     lora: LoraConfig | None = None,
@@ -95,12 +96,13 @@ async def learn(
     """Groups of 8 rollouts, advantages by the group's standard deviation, truncated replies kept, groups without a
     difference too; everything else as by default.
 
-    warmup: updates in which the learning rate rises. apart: sample in a process beside this one. repeatable: without
-    lag, nothing in a run depends on time, at the price of speed.
+    warmup: updates in which the learning rate rises. schedule: how it goes on until the last of them. apart: sample in
+    a process beside this one. repeatable: without lag, nothing in a run depends on time, at the price of speed.
     """
     model = ModelConfig(path=str(folder), lora=lora)
     policy = load_policy(model, seed=seed)
-    curve = Curve(learner=TorchLearner(policy, TrainerConfig(lr=lr, warmup_steps=warmup, seed=seed), LossConfig()))
+    trainer = TrainerConfig(lr=lr, warmup_steps=warmup, schedule=schedule, total_steps=steps, seed=seed)
+    curve = Curve(learner=TorchLearner(policy, trainer, LossConfig()))
     engine: Any = _engine(folder, policy, seed, ordered=repeatable and max_lag == 0) if not apart else None
     engine = engine or await ProcessSampler(folder, max_context=256, seed=seed).start()
     client = SamplerClient(engine, TokenizerRenderer(policy.tokenizer, 256))

@@ -16,9 +16,11 @@ torch.set_num_threads(1)
 SEEDS = [pytest.param(seed, marks=[pytest.mark.slow] if seed else []) for seed in range(5)]
 FLOOR = 0.9
 
-AFTER_IMITATION: dict[str, Any] = {"steps": 30, "lr": 4e-3, "warmup": 8}
-"""With imitation's 30 steps, sixty. Without a warm-up the first updates of a new AdamW, all of full length, undo what
-was imitated, and some seeds then end with one class written everywhere."""
+AFTER_IMITATION: dict[str, Any] = {"steps": 30, "groups": 12, "lr": 4e-3, "warmup": 8, "schedule": "cosine"}
+"""With imitation's 30 steps, sixty. What else happens to one seed in twenty, which then writes one class everywhere or
+for two prompts of three: without a warm-up the first updates of a new AdamW, all of full length, undo what was
+imitated; with six groups a class may seem worse than it is; and at the end, when few groups have a difference left,
+an update of full length in their direction alone ends what was learned."""
 
 GUESSES: dict[str, Any] = {"right": 0.35, "called": 0.5}
 """Shares of what is imitated: of replies of the wanted class beyond chance, of uses of the tool. With 0.2 some seeds
@@ -37,7 +39,7 @@ async def test_a_single_turn_is_learned(tmp_path, seed):
 @pytest.mark.parametrize("seed", SEEDS)
 async def test_a_mixture_of_experts_learns(tmp_path, seed):
     """With the sampler's routes replayed in training."""
-    curve = await learn(single_turn(), save_toy(tmp_path, "qwen3_moe", seed=seed), steps=40, seed=seed)
+    curve = await learn(single_turn(), save_toy(tmp_path, "qwen3_moe", seed=seed), steps=55, warmup=8, seed=seed)
     assert curve.first < 0.3
     assert curve.last >= FLOOR
     assert min(curve.of("loss/aux")) > 0
