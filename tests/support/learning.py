@@ -21,7 +21,7 @@ from verifiers.envs.environment import Environment
 from verifiers.rollouts.engine import Engine
 from verifiers.rollouts.source import GroupSource
 from verifiers.train.advantages import make_algorithm
-from verifiers.train.build import make_sft_learner
+from verifiers.train.build import checks_of, make_sft_learner
 from verifiers.train.config import (
     AdvantageConfig,
     LoopConfig,
@@ -119,9 +119,11 @@ async def learn(
                 steps=steps, groups_per_batch=groups, max_lag=max_lag, seed=seed, filter_zero_advantage=False
             ),
             sampling=sampling,
+            checks=checks_of(policy),
             observers=[curve.reports.append, *observers],
         )
         await loop.run()
+    assert not any(curve.of("rows/none/invalid")), "our own engines do not lie"
     await engine.close()
     return curve
 

@@ -92,6 +92,12 @@ def make_sft_learner(
     )
 
 
+def checks_of(policy: Policy) -> Checks:
+    """What the evidence of rollouts that a policy samples is held against."""
+    tokenizer = policy.tokenizer
+    return checks_with(tokenizer, vocabulary=policy.vocabulary, stop_ids=stop_tokens(policy.model, tokenizer))
+
+
 @asynccontextmanager
 async def built(
     config: TrainConfig,
@@ -133,7 +139,7 @@ async def built(
             make_algorithm(config.advantage, config.sampling.max_tokens),
             config.loop,
             sampling=sampling,
-            checks=_checks(learner.policy),
+            checks=checks_of(learner.policy),
             evaluation=await _evaluation(config, evaluated, served, sampling, ends),
             checkpoints=Checkpoints(
                 folder / CHECKPOINTS, every=config.checkpoint.every, keep=config.checkpoint.keep
@@ -188,13 +194,6 @@ async def _evaluation(
         at_start=config.eval.at_start,
         sampling=sampling,
         seed=config.loop.seed,
-    )
-
-
-def _checks(policy: Policy) -> Checks:
-    tokenizer = policy.tokenizer
-    return checks_with(
-        tokenizer, vocabulary=policy.vocabulary, stop_ids=stop_tokens(policy.model, tokenizer)
     )
 
 
