@@ -5,6 +5,9 @@ import resource
 import signal
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -117,6 +120,42 @@ def test_another_process_that_loads_keeps_a_folder_until_it_ends(tmp_path) -> No
             loader.wait()
     folders.publish(3, model)
     assert names(tmp_path) == ["v00000003"]
+
+
+def test_what_is_in_use_was_not_being_deleted_when_its_loader_came(tmp_path) -> None:
+    """A loader that comes between the look whether anybody loads and the deletion has the folder, or an error."""
+
+    class Model:
+        """What is saved at once."""
+
+        def save_pretrained(self, folder: Path) -> None:
+            folder.mkdir()
+            (folder / "model.safetensors").write_bytes(b"weights")
+
+    folders = WeightFolders(tmp_path, keep=1, durable=False)
+    folders.publish(0, Model())
+    done = threading.Event()
+
+    def load() -> int:
+        loaded = 0
+        while not done.is_set():
+            with suppress(StoreError), in_use(folders.latest().folder) as folder:
+                for _ in range(5):
+                    assert (folder / "model.safetensors").read_bytes() == b"weights"
+                loaded += 1
+        return loaded
+
+    def publish() -> None:
+        for version in range(1, 300):
+            folders.publish(version, Model())
+
+    with ThreadPoolExecutor(4) as pool:
+        loads = [pool.submit(load) for _ in range(3)]
+        try:
+            pool.submit(publish).result()
+        finally:
+            done.set()
+        assert sum(one.result() for one in loads)
 
 
 def test_a_version_that_is_published_again_is_replaced(tmp_path) -> None:

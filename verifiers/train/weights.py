@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from verifiers.errors import StoreError
+from verifiers.locks import is_at
 from verifiers.train.learner import Weights
 
 ADAPTER_FILE = "adapter_model.safetensors"
@@ -87,8 +88,9 @@ class WeightFolders:
     def _forget_old(self) -> None:
         for version in self._versions()[: -self.keep]:
             folder = self.path_of(version)
-            if not _is_held(folder):
-                self._delete(folder)
+            with _free(folder) as free:
+                if free:
+                    self._delete(folder)
 
     def _delete(self, folder: Path) -> None:
         # Under another name first: what is half deleted must not look complete.
@@ -110,6 +112,8 @@ def in_use(folder: Path) -> Iterator[Path]:
     try:
         with suppress(OSError):
             fcntl.flock(descriptor, fcntl.LOCK_SH)
+        if not is_at(descriptor, folder):
+            raise StoreError(f"the weights {folder} were deleted a moment ago", hint="Take the newest version there.")
         yield folder
     finally:
         os.close(descriptor)
@@ -200,21 +204,28 @@ def _flush_path(path: Path) -> None:
         os.close(descriptor)
 
 
-def _is_held(folder: Path) -> bool:
-    """Whether somebody loads from it."""
+@contextmanager
+def _free(folder: Path) -> Iterator[bool]:
+    """Whether nobody loads from it; nobody begins to before the block ends."""
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     except OSError:
-        return False
+        yield True
+        return
+    try:
+        yield _lock_if_free(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _lock_if_free(descriptor: int) -> bool:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        return True
-    except OSError:  # no locks there
         return False
-    finally:
-        os.close(descriptor)
-    return False
+    except OSError:  # no locks there
+        pass
+    return True
 
 
 @contextmanager
