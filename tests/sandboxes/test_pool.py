@@ -266,6 +266,40 @@ def test_a_repeated_creation_with_one_key_is_one_sandbox():
     run_virtual(main())
 
 
+@pytest.mark.parametrize("seed", range(12))
+def test_a_key_is_one_sandbox_whoever_fails_gives_up_or_ends_beside(seed):
+    """Who gets a sandbox of a key while another one has one has the same."""
+
+    async def main():
+        chance = random.Random(seed)
+        users, deleted = {}, set()
+
+        async def rollout(pool):
+            await asyncio.sleep(chance.randrange(60) / 10)
+            key = chance.choice("ab")
+            for _ in range(5):
+                with contextlib.suppress(SandboxError):
+                    sandbox = await pool.create(SandboxSpec(idempotency_key=key))
+                    break
+            else:
+                return
+            assert users.setdefault(key, sandbox) is sandbox or sandbox in deleted
+            await asyncio.sleep(chance.randrange(3) / 10)
+            if users.get(key) is sandbox:
+                del users[key]
+            deleted.add(sandbox)
+            await sandbox.delete()
+
+        async with SandboxPool(FaultyProvider(seed, refused=0.5), ready=0) as pool:
+            rollouts = [asyncio.create_task(rollout(pool)) for _ in range(300)]
+            for task in chance.sample(rollouts, 150):
+                asyncio.get_running_loop().call_later(chance.randrange(80) / 10, task.cancel)
+            outcomes = await asyncio.gather(*rollouts, return_exceptions=True)
+            assert [one for one in outcomes if one and not isinstance(one, asyncio.CancelledError)] == []
+
+    run_virtual(main())
+
+
 def test_idle_sandboxes_end_when_nobody_asks_any_more():
     """The pool shrinks to nothing, and its record of kinds too."""
 

@@ -42,7 +42,8 @@ class Requests:
             used = await asyncio.shield(request.task)
         except BaseException as error:  # cancellation too
             if request.callers == 1 and not request.told:
-                self.forget(key)
+                if self._requests.get(key) is request:  # else one who asked beside has begun the next
+                    self.forget(key)
                 if isinstance(error, asyncio.CancelledError):
                     await _undone(request.task)
             raise

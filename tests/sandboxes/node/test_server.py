@@ -2,17 +2,21 @@
 
 import asyncio
 import stat
+from collections import Counter
 
 import aiohttp
 import pytest
 
+from tests.support.faulty_provider import FaultyProvider
 from tests.support.nodes import TOKEN, serving
 from verifiers.errors import ConfigError, SandboxBusyError, SandboxDiedError, SandboxUnsupportedError
 from verifiers.sandboxes.local.provider import LocalProvider
 from verifiers.sandboxes.node.client import NodeProvider, NodeSandbox
+from verifiers.sandboxes.node.holdings import Holdings
 from verifiers.sandboxes.node.once import Once
 from verifiers.sandboxes.node.server import NodeServer
 from verifiers.sandboxes.node.wire import BEAT, KEY, Answer, receive
+from verifiers.sandboxes.sandbox import Provider
 from verifiers.sandboxes.spec import Mount, SandboxSpec
 
 
@@ -114,6 +118,44 @@ async def test_a_client_that_leaves_takes_its_sandboxes_only(server, provider):
     with pytest.raises(SandboxDiedError, match="owner has left"):
         await NodeSandbox(provider.link, theirs.id, theirs.spec, theirs.isolation).exec("true")
     assert (await mine.exec("echo on")).ok
+
+
+async def test_a_sandbox_that_is_asked_for_outlives_the_owner_who_leaves_meanwhile(server, provider, monkeypatch):
+    """Who asks by its id holds it from then on, not only once it has answered."""
+    sandbox = await provider.create(SandboxSpec())
+    held = server._routes.held
+    (owner,) = held._held[sandbox.id].owners
+    inner = held.sandbox(sandbox.id)
+    answers = inner.alive
+
+    async def alive():
+        await held.end(owner, "its owner has left")
+        return await answers()
+
+    monkeypatch.setattr(inner, "alive", alive)
+    async with NodeProvider(server.url, TOKEN) as other:
+        assert (await (await other.get(sandbox.id)).exec("echo on")).ok
+
+
+async def test_a_sandbox_that_is_deleted_while_it_is_claimed_is_held_by_nobody():
+    """The claim says that it is gone, and why; nothing is left that no owner could end."""
+    provider, go = FaultyProvider(), asyncio.Event()
+
+    async def claim(sandbox, spec):
+        await go.wait()
+        return await Provider.claim(provider, sandbox, spec)
+
+    provider.claim = claim
+    held = Holdings(provider, Once(), Counter(), lease=60)
+    sandbox = await provider.create(SandboxSpec())
+    held.hold(sandbox, "its owner")
+    claiming = asyncio.create_task(held.claim(sandbox, SandboxSpec()))
+    await asyncio.sleep(0)
+    await held.delete(sandbox.id, "it was deleted")
+    go.set()
+    with pytest.raises(SandboxDiedError, match="it was deleted"):
+        await claiming
+    assert len(held) == 0 and not provider.there
 
 
 async def test_paths_of_the_node_are_not_the_clients(tmp_path):

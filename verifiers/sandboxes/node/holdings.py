@@ -76,10 +76,12 @@ class Holdings:
         return held.sandbox
 
     async def claim(self, sandbox: Sandbox, spec: SandboxSpec) -> Sandbox:
-        """Hand an idle sandbox to a rollout of the same owners."""
+        """Hand an idle sandbox to a rollout of the same owners. SandboxDiedError if it was deleted meanwhile."""
         claimed = await self._provider.claim(sandbox, spec)
-        before = self._held.pop(sandbox.id, None)
-        self._held[claimed.id] = Held(claimed, before.owners if before else set())
+        if (before := self._held.pop(sandbox.id, None)) is None:
+            await claimed.delete()  # nobody holds it, so nobody else would
+            return self.sandbox(sandbox.id)  # raises, and says why
+        self._held[claimed.id] = Held(claimed, before.owners)
         return claimed
 
     async def found(self, labels: Mapping[str, str], owner: str | None) -> list[SandboxInfo]:

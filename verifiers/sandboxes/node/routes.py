@@ -247,9 +247,11 @@ class Routes:
 
     async def _get(self, request: web.Request) -> web.Response:
         sandbox_id = request.match_info["id"]
-        if sandbox_id not in self.held or not await (sandbox := self.held.sandbox(sandbox_id)).alive():
+        sandbox = self.held.sandbox(sandbox_id) if sandbox_id in self.held else None
+        if sandbox is not None:
+            self.held.hold(sandbox, request.headers.get(OWNER, ""))  # before it is asked: its other owners may leave
+        if sandbox is None or not await sandbox.alive():
             raise KeyError(f"the node has no sandbox {sandbox_id}")
-        self.held.hold(sandbox, request.headers.get(OWNER, ""))
         spec = sandbox.spec
         shown = {"labels": dict(spec.labels), "image": spec.image, "workdir": spec.workdir}
         return web.json_response({"id": sandbox_id, "isolation": sandbox.isolation} | shown)
