@@ -2,6 +2,7 @@
 
 import stat
 import tomllib
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -40,6 +41,18 @@ def test_login_keeps_a_token_that_the_hub_knows(hub, owner, newcomer):
     assert newcomer.hub("logout", "--json").data == {"hub": hub.url, "forgotten": True, "revoked": False}
     assert newcomer.hub("whoami").code == 3
     assert "not kept here" in newcomer.hub("logout").out
+
+
+def test_logins_at_once_keep_every_token(tmp_path, monkeypatch):
+    """Each reads the file and writes it anew; none writes without what another one has just kept."""
+    monkeypatch.setenv("VF_CREDENTIALS", str(tmp_path / "new" / "credentials.toml"))
+    hubs = [f"https://hub{number}.example" for number in range(8)]
+    with ThreadPoolExecutor(len(hubs)) as pool:
+        for _ in range(20):
+            assert len(list(pool.map(lambda url: keep_token(url, f"for {url}"), hubs))) == len(hubs)
+            assert [kept_token(url) for url in hubs] == [f"for {url}" for url in hubs]
+            assert all(pool.map(forget_token, hubs))
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["credentials.toml"]
 
 
 def test_a_wrong_token_is_not_kept(newcomer):

@@ -11,10 +11,12 @@ import contextlib
 import json
 import os
 import tempfile
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 from verifiers.errors import ConfigError, MissingExtraError
+from verifiers.locks import turn
 from verifiers.settings import HUB_TOKEN, read_toml
 
 SERVICE = "verifiers-hub"
@@ -48,25 +50,40 @@ def kept_token(hub_url: str) -> str | None:
 def keep_token(hub_url: str, token: str, *, in_keyring: bool = False) -> str:
     """Keep a token, and return where: the file's path, or `the keyring`. One that was kept elsewhere is forgotten."""
     url = hub_url.rstrip("/")
-    if in_keyring:
-        _keyring("write", url, token)
-        _write({**_entries(), url: {"keyring": True}})
-        return "the keyring"
-    with contextlib.suppress(ConfigError, MissingExtraError):  # a keyring that can not be used now
-        forget_token(url)
-    return str(_write({**_entries(), url: {"token": token}}))
+    with _one_at_a_time():
+        if in_keyring:
+            _keyring("write", url, token)
+            _write({**_entries(), url: {"keyring": True}})
+            return "the keyring"
+        with contextlib.suppress(ConfigError, MissingExtraError):  # a keyring that can not be used now
+            _forget(url)
+        return str(_write({**_entries(), url: {"token": token}}))
 
 
 def forget_token(hub_url: str) -> bool:
     """Forget the token for a hub. Whether there was one."""
+    if not _entries():
+        return False  # also where nothing can be written
+    with _one_at_a_time():
+        return _forget(hub_url.rstrip("/"))
+
+
+def _forget(url: str) -> bool:
     entries = _entries()
-    entry = entries.pop(hub_url.rstrip("/"), None)
+    entry = entries.pop(url, None)
     if entry is None:
         return False
     if entry.get("keyring") is True:
-        _keyring("delete", hub_url.rstrip("/"))
+        _keyring("delete", url)
     _write(entries)
     return True
+
+
+def _one_at_a_time() -> AbstractContextManager[None]:
+    """Who changes the file reads and writes all of it: two at once would lose a token."""
+    path = credentials_file()
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return turn(path.with_name(f".{path.name}.lock"))
 
 
 def _entries() -> dict[str, dict[str, Any]]:
@@ -77,7 +94,6 @@ def _entries() -> dict[str, dict[str, Any]]:
 
 def _write(entries: dict[str, dict[str, Any]]) -> Path:
     path = credentials_file()
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     # json.dumps writes strings and truth values as TOML writes them.
     tables = [
         f"[hubs.{json.dumps(url)}]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in entry.items())

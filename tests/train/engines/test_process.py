@@ -15,7 +15,7 @@ pytest.importorskip("transformers")
 
 from tests.support.tiny_model import save_tiny, tiny_model, write_gguf  # noqa: E402
 from tests.train.engines.contract import CONTEXT, PARAMS, PROMPT, SamplerContract, logprobs_of, reference  # noqa: E402
-from verifiers.errors import ConfigError, WorkerDiedError  # noqa: E402
+from verifiers.errors import ConfigError, EndpointUnavailableError, WorkerDiedError  # noqa: E402
 from verifiers.train.engines import process  # noqa: E402
 from verifiers.train.engines.http import HttpSampler  # noqa: E402
 from verifiers.train.engines.process import ProcessSampler  # noqa: E402
@@ -120,6 +120,28 @@ async def test_a_process_that_is_killed_is_replaced_with_the_latest_weights(fold
         with pytest.raises(WorkerDiedError, match="by signal 9"):
             await sampler.generate(PROMPT, PARAMS)
     assert not in_memory()
+
+
+@pytest.mark.slow
+async def test_one_that_is_closed_while_its_process_is_replaced_leaves_none(folder, monkeypatch) -> None:
+    """Neither the one that died nor the one that is coming up; who waits is told."""
+    made = []
+
+    class Child(process._Child):
+        def __init__(self, *arguments) -> None:
+            super().__init__(*arguments)
+            made.append(self)
+
+    monkeypatch.setattr(process, "_Child", Child)
+    sampler = await ProcessSampler(folder, max_context=CONTEXT).start()
+    running = asyncio.create_task(sampler.generate(PROMPT, LONG))
+    os.kill(sampler.pid, signal.SIGKILL)
+    while len(made) < 2:  # noqa: ASYNC110 - nothing tells of its start
+        await asyncio.sleep(0.01)
+    await sampler.close()
+    assert all(child.ended for child in made)
+    with pytest.raises((WorkerDiedError, EndpointUnavailableError)):
+        await running
 
 
 @pytest.mark.slow

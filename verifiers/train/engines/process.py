@@ -106,12 +106,13 @@ class ProcessSampler:
 
     async def close(self) -> None:
         """End the process; what it is asked for ends with an error."""
-        sampler, self._sampler = self._sampler, None
-        if sampler is not None:
-            await sampler.close()
-        if self._child is not None:
-            await asyncio.to_thread(self._child.stop)
-        self._held.close()
+        async with self._starting:  # one that is just being started would stay
+            sampler, self._sampler = self._sampler, None
+            if sampler is not None:
+                await sampler.close()
+            if self._child is not None:
+                await asyncio.to_thread(self._child.stop)
+            self._held.close()
 
     async def __aenter__(self) -> Self:
         return await self.start()
