@@ -5,7 +5,7 @@ gives, goes over as one message each.
     reply = await exchange.ask(ids, {"max_tokens": 8})                # cancelling it frees the request's place
     app.router.add_get(PATH, lambda request: answer(request, reply))  # the server's end
 
-A WebSocket carries JSON. From the client: {"model", "requests": [[number, ids, sampling arguments], …], "cancelled":
+A WebSocket carries JSON. From the client: {"model", "requests": [[number, [ids, sampling arguments]], …], "cancelled":
 [number, …]}; from the server: [[number, reply], …], as the replies end. A message costs both processes about as much as
 ten requests in it, so that one of a request each would take longer than sampling does with small models.
 """
@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from aiohttp import web
 
 PATH = "/generate"
+
+HEARTBEAT_S = 60.0
+"""A server that has been silent for so long is asked for a sign of life, and given half of it: a machine that vanished
+closes no connection."""
 
 
 class Outbox:
@@ -61,17 +65,23 @@ class Exchange:
         self._waiting: dict[int, asyncio.Future[Any]] = {}
         self._outbox = Outbox()
         self._talk: asyncio.Task[None] | None = None
+        self._talks: set[asyncio.Task[None]] = set()
+        """That one, and those before it that have not closed their connection yet."""
 
     async def ask(self, ids: Sequence[int], params: Mapping[str, Any]) -> Any:
-        """The server's reply. EndpointUnavailableError if the connection breaks before."""
+        """The server's reply. EndpointUnavailableError if the connection breaks before; TypeError for what JSON does
+        not have."""
+        body = orjson.dumps((ids, params))  # here: in the message it would end the requests of others, too
         if self._talk is None:
             self._outbox = Outbox()
             self._talk = asyncio.create_task(self._connected(self._outbox))
+            self._talks.add(self._talk)
+            self._talk.add_done_callback(self._talks.discard)
         self._last = number = self._last + 1
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._waiting[number] = future
         outbox = self._outbox
-        outbox.put((number, ids, params))
+        outbox.put((number, orjson.Fragment(body)))
         try:
             return await future
         except asyncio.CancelledError:
@@ -84,37 +94,44 @@ class Exchange:
         """End the connection, and with it what is waited for."""
         if self._talk is not None:
             self._talk.cancel()
+            self._end(self._talk, "the connection was given up")  # what is cancelled before it begins ends nothing
 
     async def close(self) -> None:
         """End the connection; it has ended when this returns."""
-        if self._talk is not None:
-            self._talk.cancel()
-            await asyncio.wait([self._talk])
+        self.drop()
+        if self._talks:
+            await asyncio.wait(self._talks)
 
     async def _connected(self, outbox: Outbox) -> None:
         import aiohttp
 
+        talk = asyncio.current_task()
         limit = aiohttp.ClientWSTimeout(ws_close=1.0)
-        why = "it closed the connection"
         try:
             async with asyncio.timeout(self._connect_s):
-                socket = await self._session.ws_connect(self._url + PATH, max_msg_size=0, timeout=limit)
-            sending = asyncio.create_task(self._send(socket, outbox))
-            try:
-                async for message in socket:
-                    self._settle(orjson.loads(message.data))
-            finally:
-                self._end(why)
-                sending.cancel()
-                await asyncio.gather(sending, socket.close(), return_exceptions=True)
-        except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
-            why = str(error) or type(error).__name__
+                socket = await self._session.ws_connect(
+                    self._url + PATH, max_msg_size=0, timeout=limit, heartbeat=HEARTBEAT_S
+                )
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            self._end(talk, str(error) or type(error).__name__)
+            return
+        sending = asyncio.create_task(self._send(socket, outbox))
+        why = "it closed the connection"
+        try:
+            async for message in socket:
+                if message.type is not aiohttp.WSMsgType.BINARY:  # an error of the connection, or no server of ours
+                    raise ValueError(message.data)
+                self._settle(orjson.loads(message.data))
+        except (TypeError, ValueError) as error:
+            why = str(error)
         finally:
-            self._end(why)
+            self._end(talk, why)
+            sending.cancel()
+            await asyncio.gather(sending, socket.close(), return_exceptions=True)
 
-    def _end(self, why: str) -> None:
+    def _end(self, talk: asyncio.Task[None] | None, why: str) -> None:
         """The next request connects anew; those that are waited for fail."""
-        if self._talk is asyncio.current_task():
+        if self._talk is talk:
             self._talk = None
             waiting, self._waiting = self._waiting, {}
             for future in waiting.values():
@@ -138,7 +155,7 @@ class Exchange:
 
 
 async def answer(
-    request: web.Request, reply: Callable[[str, Any, Any], Awaitable[Any]], open_sockets: set[Any]
+    request: web.Request, reply: Callable[[str, Any, Any], Awaitable[bytes]], open_sockets: set[Any]
 ) -> web.WebSocketResponse:
     """The server's end, until the client hangs up: then its requests are given up.
 
@@ -153,7 +170,7 @@ async def answer(
     running: dict[int, asyncio.Task[None]] = {}
 
     async def one(number: int, *asked: Any) -> None:
-        outbox.put((number, await reply(*asked)))
+        outbox.put((number, orjson.Fragment(await reply(*asked))))
 
     def ended(number: int, _: object) -> None:
         del running[number]
@@ -168,7 +185,7 @@ async def answer(
     try:
         async for message in socket:
             body = orjson.loads(message.data)
-            for number, ids, params in body["requests"]:
+            for number, (ids, params) in body["requests"]:
                 running[number] = task = asyncio.create_task(one(number, body["model"], ids, params))
                 task.add_done_callback(partial(ended, number))
             for number in body["cancelled"]:

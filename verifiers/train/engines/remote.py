@@ -374,8 +374,8 @@ def _wishes(sampling: Sampling, seed: int | None, room: int) -> dict[str, Any]:
 def _own_wishes(sampling: Sampling) -> dict[str, Any]:
     """What is not as by default."""
     given = {field.name: getattr(sampling, field.name) for field in fields(Sampling)}
-    given["stop_token_ids"] = sorted(sampling.stop_token_ids)
-    return {name: value for name, value in given.items() if value or name == "temperature"}
+    told = {field.name: given[field.name] for field in fields(Sampling) if given[field.name] != field.default}
+    return {name: sorted(value) if isinstance(value, frozenset) else value for name, value in told.items()}
 
 
 def _label(name: str) -> int | None:

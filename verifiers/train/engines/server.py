@@ -190,15 +190,15 @@ class SamplerServer:
     async def _exchange(self, request: web.Request) -> Any:
         return await exchange.answer(request, self._exchanged, self._exchanges)
 
-    async def _exchanged(self, model: str, ids: Any, params: Any) -> dict[str, Any]:
+    async def _exchanged(self, model: str, ids: Any, params: Any) -> bytes:
         try:
             self._check_model(model)
             completion = await self.sampler.generate(_ids(ids, "token_ids"), params)
+            return orjson.dumps(_choice(completion) | {"logprobs": completion.logprobs})
         except Error as error:
-            return _refusal(error)
+            return orjson.dumps(_refusal(error))
         except Exception as error:  # whatever it is, whoever asked is told
-            return _refusal(EngineError(f"the server failed: {type(error).__name__}: {error}"))
-        return _choice(completion) | {"logprobs": completion.logprobs}
+            return orjson.dumps(_refusal(EngineError(f"the server failed: {type(error).__name__}: {error}")))
 
     async def _hang_up(self, _: web.Application) -> None:
         for socket in list(self._exchanges):
