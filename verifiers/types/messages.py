@@ -82,12 +82,11 @@ class Message(Record):
     ROLE: ClassVar[str] = ""
 
     def __init__(self, content: Any = None, **fields: Any) -> None:
-        fields.pop("role", None)
         if content is None:
             raise ValueError(f"a {self.ROLE} message needs content")
-        # Columns of a data set give every message the keys of all others, filled with None.
-        set_fields = {key: value for key, value in fields.items() if value is not None}
-        super().__init__(role=self.ROLE, content=_read_content(content), **set_fields)
+        if fields:  # columns of a data set give every message the keys of all others, filled with None
+            fields = {key: value for key, value in fields.items() if value is not None and key != "role"}
+        super().__init__(role=self.ROLE, content=_read_content(content), **fields)
 
 
 class TextMessage(Message):
@@ -127,7 +126,7 @@ class AssistantMessage(Message):
         if calls is not None:
             fields["tool_calls"] = [to_tool_call(call) for call in calls]
         super().__init__(content="" if content is None else content, **fields)
-        if "tool_calls" in self and not self["tool_calls"]:
+        if calls is not None and not self["tool_calls"]:
             del self["tool_calls"]
 
 

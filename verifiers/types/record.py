@@ -8,7 +8,7 @@ one object; an optional field that is unset reads as None but is no key.
 from __future__ import annotations
 
 from copy import deepcopy
-from typing import Any, ClassVar, Self, TypeVar, cast
+from typing import Any, ClassVar, Self, TypeVar
 
 R = TypeVar("R", bound="Record")
 T = TypeVar("T")
@@ -91,4 +91,5 @@ def plain_copy(value: T) -> T:
         copied = [item if type(item) in _ATOMS else plain_copy(item) for item in copied]
     else:
         copied = deepcopy(value)
-    return cast("T", copied)
+    same: T = copied
+    return same

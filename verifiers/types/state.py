@@ -70,7 +70,8 @@ _FORWARDED = frozenset((*_INPUT_FIELDS, *_COMPUTED))
 """Every other key is an ordinary one; states are read about a hundred times a rollout."""
 
 
-_get, _getitem, _setitem = dict.get, dict.__getitem__, dict.__setitem__
+_MISSING = object()
+_get, _getitem, _setitem, _contains = dict.get, dict.__getitem__, dict.__setitem__, dict.__contains__
 """Of the state's own keys. Names of the module's, since they are looked up as often as states are read."""
 
 
@@ -90,12 +91,10 @@ class State(dict[str, Any]):
     def __getitem__(self, key: str) -> Any:
         if key not in _FORWARDED:
             return _getitem(self, key)
-        holder = self._holder(key)
-        if holder is not None:
-            return holder[key]
-        if key in _COMPUTED and dict.get(self, key) is None and dict.__contains__(self, "trajectory"):
-            return self._computed(key)
-        return dict.__getitem__(self, key)
+        value = self._forwarded(key)
+        if value is _MISSING:
+            raise KeyError(key)
+        return value
 
     def __setitem__(self, key: str, value: Any) -> None:
         if key not in _FORWARDED:
@@ -127,10 +126,11 @@ class State(dict[str, Any]):
         """The value of `key`, forwarded like `state[key]`, or `default`."""
         if key not in _FORWARDED:
             return _get(self, key, default)
-        try:  # most often it is there
-            return self[key]
-        except KeyError:
+        try:
+            value = self._forwarded(key)
+        except KeyError:  # of a turn that lacks what the value is computed from
             return default
+        return default if value is _MISSING else value
 
     def pop(self, key: str, *default: Any) -> Any:
         """Remove `key` where it is held and return its value; KeyError without a default."""
@@ -154,6 +154,15 @@ class State(dict[str, Any]):
     def copy(self) -> State:
         """A shallow copy; the task is shared."""
         return _rebuild_state(dict(self))
+
+    def _forwarded(self, key: str) -> Any:
+        """The value of a key that is not an ordinary one, or `_MISSING`."""
+        if key in _INPUT_FIELDS:
+            holder = _get(self, "input")
+            return holder[key] if isinstance(holder, dict) and _contains(holder, key) else _get(self, key, _MISSING)
+        value = _get(self, key, _MISSING)
+        stored = value is not _MISSING and value is not None
+        return value if stored or not _contains(self, "trajectory") else self._computed(key)
 
     def _computed(self, key: str) -> Any:
         steps = dict.__getitem__(self, "trajectory")
