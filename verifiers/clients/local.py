@@ -43,6 +43,9 @@ from verifiers.types import (
     exactness_of,
 )
 
+_DECODED_BY_BACKEND = "transformers.tokenization_utils_base", "transformers.tokenization_utils_tokenizers"
+"""Where `decode` and `_decode` of a tokenizer with a backend in Rust are defined."""
+
 K = TypeVar("K")
 V = TypeVar("V")
 
@@ -52,6 +55,7 @@ class TokenizerRenderer:
 
     def __init__(self, tokenizer: Any, context: int | None = None) -> None:
         self.tokenizer = tokenizer
+        self._plain = _leaves_decoding_to_backend(tokenizer)
         self._context = context
         self._remembered: OrderedDict[str, list[int]] = OrderedDict()
         self._rendered: OrderedDict[bytes, Rendered] = OrderedDict()
@@ -104,7 +108,8 @@ class TokenizerRenderer:
 
     def decode(self, ids: Sequence[int], *, special: bool = False) -> str:
         """The text of ids, without special tokens unless asked for."""
-        text: str = self.tokenizer.decode(list(ids), skip_special_tokens=not special)
+        decoder = self.tokenizer.backend_tokenizer if self._plain else self.tokenizer
+        text: str = decoder.decode(list(ids), skip_special_tokens=not special)
         return text
 
 
@@ -234,6 +239,13 @@ class SamplerClient(Client):
             message=ResponseMessage(**fields, finish_reason=reason, tokens=tokens),
             usage=Usage(len(ids), len(completion.tokens)),
         )
+
+
+def _leaves_decoding_to_backend(tokenizer: Any) -> bool:
+    """Whether transformers adds nothing to what the backend decodes but a look at each id."""
+    methods = [getattr(type(tokenizer), name, None) for name in ("decode", "_decode")]
+    own = tuple(getattr(method, "__module__", None) for method in methods) == _DECODED_BY_BACKEND
+    return own and not tokenizer.clean_up_tokenization_spaces
 
 
 def _remember(memory: OrderedDict[K, V], key: K, value: V) -> None:

@@ -209,6 +209,27 @@ async def test_a_tokenizer_without_a_template_is_told() -> None:
         await TokenizerRenderer(tokenizer).render([{"role": "user", "content": "hi"}], None, {})
 
 
+@pytest.mark.parametrize("cleans_up", [False, True])
+def test_replies_are_decoded_as_the_tokenizer_decodes_them(cleans_up: bool) -> None:
+    """With special tokens and without, a tokenizer with a way of its own included."""
+
+    class Shouting(type(tiny_tokenizer())):  # type: ignore[misc]
+        def _decode(self, *args: Any, **options: Any) -> str:
+            return str(super()._decode(*args, **options)).upper()
+
+    for cls in (type(tiny_tokenizer()), Shouting):
+        tokenizer = cls(
+            tokenizer_object=tiny_tokenizer().backend_tokenizer,
+            eos_token="<|im_end|>",
+            clean_up_tokenization_spaces=cleans_up,
+        )
+        ids = [*tokenizer.encode("an end . É"), END, 255, 196]
+        for special in (False, True):
+            text = tokenizer.decode(ids, skip_special_tokens=not special)
+            assert TokenizerRenderer(tokenizer).decode(ids, special=special) == text
+            assert text.startswith("AN END" if cls is Shouting else "an end")
+
+
 async def test_what_the_sampler_does_not_know_is_refused() -> None:
     """Arguments of a chat route, pictures and unknown names are ConfigErrors with a hint."""
     async with client_of("local") as client:
