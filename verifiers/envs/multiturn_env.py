@@ -18,7 +18,7 @@ comes after cleanup and is not done here.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Sequence
 from typing import Any, Self
 
 from verifiers.decorators import accepted, cleanup, function_name, marked, maybe_await, stop
@@ -174,8 +174,8 @@ class MultiTurnEnv(Environment):
         current = args[0] if args else kwargs["state"]
         return Flag(self.max_turns_reached(current) or self.prompt_too_long(current))
 
-    async def _check_stops(self, state: State) -> bool:
-        for condition in marked(self, "stop"):
+    async def _check_stops(self, state: State, conditions: Sequence[Callable[..., Any]] | None = None) -> bool:
+        for condition in marked(self, "stop") if conditions is None else conditions:
             if getattr(condition, "__module__", None) == __name__:  # ours need no more than the state
                 ended = condition(state)
             else:
@@ -228,7 +228,8 @@ class MultiTurnEnv(Environment):
             await maybe_await(self.render_completion, state)
 
     async def _play(self, state: State) -> None:
-        while not await self._has_ended(state):
+        conditions = marked(self, "stop")
+        while not await self._has_ended(state, conditions):
             prompt = await self._next_prompt(state)
             if state.get("final_env_response") is not None:
                 continue
@@ -246,11 +247,13 @@ class MultiTurnEnv(Environment):
         context = normalize_messages(await maybe_await(context_hook, state))
         return [*context, *await self._reply(_conversation(state), state)] if state["trajectory"] else context
 
-    async def _has_ended(self, state: State) -> bool:
-        if not self._stops_with_messages:
+    async def _has_ended(self, state: State, conditions: Sequence[Callable[..., Any]]) -> bool:
+        if getattr(self.is_completed, "__func__", None) is MultiTurnEnv.is_completed:
+            ended = await self._check_stops(state, conditions)
+        elif not self._stops_with_messages:
             ended = bool(await maybe_await(self.is_completed, state))
         else:
-            ended = await self._check_stops(state)
+            ended = await self._check_stops(state, conditions)
             if not ended and state["trajectory"]:
                 ended = bool(await maybe_await(self.is_completed, _conversation(state), state))
         if ended and not state.get("stop_condition"):  # an override of `is_completed` names no condition

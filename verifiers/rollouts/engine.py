@@ -159,10 +159,8 @@ class Engine:
             delay = self._retries.delay(error, attempts)
             self._log(f"rollout {planned.rollout_id[:8]}: {error}; attempt {attempts + 1} in {delay:.0f} s")
             await asyncio.sleep(delay)
-        state["attempts"] = earlier
-        state["scope"] = scope
-        state["task_id"], state["rollout_id"] = planned.task_id, planned.rollout_id
-        state["failed"] = state.get("error") is not None
+        ids = {"task_id": planned.task_id, "rollout_id": planned.rollout_id}
+        dict.update(state, attempts=earlier, scope=scope, failed=error is not None, **ids)
         return state
 
     async def _attempt(self, rows: RowReader, planned: PlannedRollout) -> State:

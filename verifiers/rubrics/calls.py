@@ -21,6 +21,8 @@ from verifiers.threads import Threads
 
 T = TypeVar("T")
 
+_NUMBERS = frozenset({bool, float, int})
+
 
 async def call_within(func: Callable[..., Any], arguments: Mapping[str, Any], seconds: float | None) -> Any:
     """Call `func` and return its result. Raises TimeoutError after `seconds`, else what `func` raises."""
@@ -30,7 +32,8 @@ async def call_within(func: Callable[..., Any], arguments: Mapping[str, Any], se
     context = contextvars.copy_context()
     context.run(current_clock.set, None)  # a clock can be paused only on the loop it belongs to
     result = await THREADS.run(bound, seconds, context)
-    return await _within(result, seconds) if inspect.isawaitable(result) else result
+    is_plain = type(result) in _NUMBERS  # most often: to look for an `__await__` takes longer than much of scoring
+    return result if is_plain or not inspect.isawaitable(result) else await _within(result, seconds)
 
 
 async def all_of(calls: Sequence[Awaitable[T]]) -> list[T]:

@@ -65,6 +65,8 @@ class FunctionRun(NamedTuple):
         for function in functions:
             if is_group_function(function.call):
                 await self._run_together(function, rows, sheets)
+            elif len(rows) == 1:
+                await self._run_one(function, rows[0], sheets[0])
             else:
                 pairs = zip(rows, sheets, strict=True)
                 await all_of([self._run_one(function, row, sheet) for row, sheet in pairs])

@@ -287,7 +287,7 @@ class Rubric:
     def candidates(self, state: State) -> dict[str, Any]:
         """What a reward function may ask for by name. Class objects shadow columns; `task` is last."""
         row = state.get("input") or {}
-        task = {name: row[name] if name in row else state.get(name) for name in State.INPUT_FIELDS}
+        task = {name: row[name] if name in row else dict.get(state, name) for name in State.INPUT_FIELDS}
         return {
             **row,
             **task,
