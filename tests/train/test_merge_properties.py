@@ -131,7 +131,7 @@ def test_the_order_of_independent_turns_does_not_matter(
         shuffled.append(turns[chosen])
     drafts, breaks = merge(turns)
     again, broken = merge(shuffled)
-    assert len(again) == len(drafts) and broken.total() == breaks.total() == len(drafts) - 1
+    assert len(again) == len(drafts) and len(broken) == len(breaks) == len(drafts) - 1
     assert sum(sum(draft.mask) for draft in again) == sum(sum(draft.mask) for draft in drafts)
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from verifiers.errors import ConfigError, EvidenceError
 from verifiers.train.config import AdvantageConfig
@@ -148,7 +148,7 @@ class GroupBaseline:
     def _rows(self, members: Sequence[GroupMember], values: Sequence[float]) -> list[Row]:
         pairs = zip(members, values, strict=True)
         return [
-            replace(row, advantages=list(map((0.0, value).__getitem__, row.mask)))
+            row.with_advantages(list(map((0.0, value).__getitem__, row.mask)))
             for member, value in pairs
             if self.trained(member)
             for row in member.rows
@@ -174,7 +174,7 @@ class GroupBaseline:
             self.values([own[turn] if turn < len(own) else 0.0 for own in returns], group) for turn in range(turns)
         ]
         return [
-            replace(row, advantages=_spread(row, [values[number] for values in by_turn]))
+            row.with_advantages(_spread(row, [values[number] for values in by_turn]))
             for number, member in enumerate(members)
             if self.trained(member)
             for row in member.rows

@@ -182,11 +182,14 @@ class Buffer:
     def _drop_stale(self, version: int) -> None:
         kept: list[Ready] = []
         for one in self.ready:
+            if version - min(one.oldest) <= self._max_lag:
+                kept.append(one)
+                continue
             young = [version - oldest <= self._max_lag for oldest in one.oldest]
             rows = list(compress(one.rows, young))
             self.stale_rows += len(one.rows) - len(rows)
             if rows:
-                kept.append(one if all(young) else Ready(one.ask, rows))
+                kept.append(Ready(one.ask, rows))
             else:
                 self.fates[Fate.STALE] += 1
                 self._stale += 1

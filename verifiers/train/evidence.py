@@ -19,7 +19,7 @@ from verifiers.types import Exactness, SamplingArgs, exactness_of, message_text
 RANKS: dict[Exactness, int] = {"none": 0, "rendered": 1, "exact": 2}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: that would double what making one costs, and each rollout has some
 class Turn:
     """One model call as evidence. `logprobs` is empty where the engine reported none."""
 

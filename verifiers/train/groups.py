@@ -71,8 +71,12 @@ def group_of(result: GroupResult, options: MergeOptions | None = None) -> Group:
     """The group of a source's result. Evidence that cannot be trained on makes its member one without rows, and says
     so in `error_kind`; it fails nobody else. InexactEvidenceError is for the caller to see in `report`."""
     request = result.request
-    options = replace(options or MergeOptions(), task_id=request.task_id, group_id=request.group_id)
-    options = replace(options, version=request.policy_version)
+    options = replace(
+        options or MergeOptions(),
+        task_id=request.task_id,
+        group_id=request.group_id,
+        version=request.policy_version,
+    )
     report = MergeReport()
     members = [_member(member, options, report) for member in result.members]
     return Group(

@@ -107,7 +107,7 @@ _NUMBERS = [item.name for item in fields(MergeReport) if item.type == "int"]
 
 @dataclass(slots=True)
 class _Draft:
-    """A row in the making. `ends[i]` is its length after its i-th turn."""
+    """A row in the making. `ends[i]` is its length after its i-th turn; `sampled` is how many tokens the mask holds."""
 
     tokens: list[int] = field(default_factory=list)
     mask: list[bool] = field(default_factory=list)
@@ -115,6 +115,7 @@ class _Draft:
     versions: list[int] = field(default_factory=list)
     turns: list[Turn] = field(default_factory=list)
     ends: list[int] = field(default_factory=list)
+    sampled: int = 0
 
     def add(self, turn: Turn) -> None:
         context = turn.prompt_ids[len(self.tokens) :]
@@ -125,6 +126,7 @@ class _Draft:
         self.versions += [turn.versions[0]] * len(context) + turn.versions
         self.turns.append(turn)
         self.ends.append(len(self.tokens))
+        self.sampled += sampled
 
 
 def rows_of(
@@ -211,7 +213,7 @@ def collect(rollouts: Iterable[Mapping[str, Any]], options: MergeOptions | None 
 def _rows(
     drafts: list[_Draft], rollout: Mapping[str, Any], rollout_id: str, options: MergeOptions
 ) -> list[Row]:
-    total = sum(sum(draft.mask) for draft in drafts)
+    total = sum([draft.sampled for draft in drafts])
     task_id = options.task_id or str(rollout.get("task_id") or rollout.get("example_id", ""))
     reward = rollout.get("reward")
     sampling = options.sampling if options.sampling is not None else rollout.get("sampling_args") or {}
@@ -225,7 +227,7 @@ def _rows(
             logprobs=draft.logprobs,
             versions=draft.versions,
             reward=None if reward is None else float(reward),
-            weight=sum(draft.mask) / total,
+            weight=draft.sampled / total,
             metrics=dict(metrics),
             stop_reason=str(rollout.get("stop_condition") or ""),
             error_kind=_error_kind(rollout),
@@ -325,13 +327,13 @@ def _count(report: MergeReport, turns: list[Turn], drafts: list[_Draft], breaks:
         report.without_rows["empty"] += 1
     report.rows += len(drafts)
     report.turns += len(turns)
-    report.overlong_turns += sum(turn.overlong for turn in turns)
+    report.overlong_turns += sum([turn.overlong for turn in turns])
     if breaks:
         report.breaks.update(breaks)
     for number, draft in enumerate(drafts):
         report.extended += len(draft.turns) - 1
         report.tokens += len(draft.tokens)
-        report.trainable += sum(draft.mask)
+        report.trainable += draft.sampled
         report.truncated_rows += any(turn.truncated for turn in draft.turns)
         context = draft.turns[0].prompt_ids
         report.duplicated += max((common_prefix(past.tokens, context) for past in drafts[:number]), default=0)

@@ -15,7 +15,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from itertools import compress
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import Any
 
 from verifiers.errors import EvidenceError
@@ -74,6 +74,12 @@ class Row:
     """[turn, begin, end] of each reply: the number of its turn in the rollout and its place in `tokens`. Empty where
     unknown; needed for rewards turn by turn."""
 
+    def with_advantages(self, advantages: list[float]) -> Row:
+        """A shallow copy with these advantages."""
+        row = Row(*_values_of(self))  # in half the time of `dataclasses.replace`: each rollout comes through here
+        row.advantages = advantages
+        return row
+
     @property
     def trainable(self) -> int:
         """How many tokens may be trained; the first is none of them, as no token before it predicts it."""
@@ -87,16 +93,20 @@ class Row:
         return 1.0 if found is None else float(found)
 
 
+_values_of = attrgetter(*(item.name for item in fields(Row)))
+
+
 def check_row(row: Row, *, tokens: bool = True) -> None:
     """Raise EvidenceError unless the row keeps its guarantees.
 
     tokens: look at every id and logprob, too, which whoever made the row of checked turns has done.
     """
     length = len(row.tokens)
-    for name in ("mask", "logprobs", "versions", "advantages"):
-        array = getattr(row, name)
-        if array is not None and len(array) != length:
+    for name, array in (("mask", row.mask), ("logprobs", row.logprobs), ("versions", row.versions)):
+        if len(array) != length:
             raise _broken(row, f"{name} has {len(array)} entries for {length} tokens")
+    if row.advantages is not None and len(row.advantages) != length:
+        raise _broken(row, f"advantages has {len(row.advantages)} entries for {length} tokens")
     if tokens:
         _check_tokens(row)
     if row.replies and not _cover(row.replies, row.mask):

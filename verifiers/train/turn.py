@@ -28,15 +28,21 @@ class Turn:
         """A group has ended, with whatever fate; `rows` are what the algorithm made of it."""
         self._tally.add(tally_group(group, rows))
         self.counts["groups/ended"] += 1
+        for outcome, count in Counter([member.outcome for member in group.members]).items():
+            self.counts[f"outcomes/{outcome}"] += count
         for member in group.members:
-            self.counts[f"outcomes/{member.outcome}"] += 1
             if member.error_kind is not None:
                 self.counts[f"errors/{member.error_kind}"] += 1
-            self.counts["tokens/sampled"] += sum(row.trainable for row in member.rows)
-        for member in group.valid:
-            self._tally.mean(f"reward/{group.env_id}", [member.reward or 0.0])
+        self.counts["tokens/sampled"] += sum([row.trainable for member in group.members for row in member.rows])
+        valid = group.valid
+        if valid:
+            self._tally.mean(f"reward/{group.env_id}", [member.reward or 0.0 for member in valid])
+        metrics: dict[str, list[float]] = {}
+        for member in valid:
             for name, value in member.rows[0].metrics.items():
-                self._tally.mean(f"metrics/{group.env_id}/{name}", [value])
+                metrics.setdefault(name, []).append(value)
+        for name, values in metrics.items():
+            self._tally.mean(f"metrics/{group.env_id}/{name}", values)
         self._merged.add(group.report)
 
     def figures(self) -> dict[str, float]:

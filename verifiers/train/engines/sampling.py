@@ -52,6 +52,9 @@ IGNORED = frozenset(
 READ = ("temperature", "max_tokens", "max_completion_tokens", "seed", "stop", "stop_token_ids", "ignore_eos")
 
 
+_HARMLESS = IGNORED.union(READ)
+
+
 @dataclass(frozen=True, slots=True)
 class Sampling:
     """A request's wishes. temperature 0 takes the likeliest token, and logprobs are those at temperature 1.
@@ -72,7 +75,8 @@ def read_sampling(params: Mapping[str, Any]) -> Sampling:
     body = {name: value for name, value in params.items() if value is not None}
     body.update(body.pop("extra_body", None) or {})
     for name, value in body.items():
-        _check(name, value)
+        if name not in _HARMLESS:
+            _check(name, value)
     limit = body.get("max_completion_tokens", body.get("max_tokens"))
     stop = body.get("stop") or ()
     return Sampling(
@@ -86,8 +90,6 @@ def read_sampling(params: Mapping[str, Any]) -> Sampling:
 
 
 def _check(name: str, value: Any) -> None:
-    if name in READ or name in IGNORED:
-        return
     whys = {"logprobs have to be those of the whole policy": NEUTRAL, "an engine gives one whole reply": ONE_REPLY}
     for why, harmless in whys.items():
         if name in harmless:
