@@ -7,7 +7,15 @@ from sqlalchemy.orm import Session
 
 from hub_server.accounts.errors import LastAdmin, NoOrganisation
 from hub_server.accounts.models import Membership, Owner
-from hub_server.accounts.service import SCOPES, Principal, create_owner, create_token, find_owner, require
+from hub_server.accounts.service import (
+    SCOPES,
+    Principal,
+    check_still_valid,
+    create_owner,
+    create_token,
+    find_owner,
+    require,
+)
 from hub_server.database import now
 from hub_server.journal import record
 from hub_server.problems import Denied, NotFound
@@ -27,6 +35,7 @@ def add_owner(
 ) -> tuple[Owner, str | None]:
     """A new owner: a user with a first token (its text), or an organisation with its first admin."""
     require_site_admin(principal)
+    check_still_valid(session, principal, hold=True)  # as for any token that is made with another
     first_admin = find_owner(session, admin or principal.slug) if kind == "organisation" else None
     owner = create_owner(session, slug, kind, principal.slug, token_id=principal.token_id)
     if first_admin is not None:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import bindparam, select
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from hub_server.accounts.errors import BadToken, OwnerTaken
@@ -62,10 +63,12 @@ def create_owner(
 ) -> Owner:  # fmt: skip
     """A new owner. RefusedError for what is no slug, OwnerTaken if there is one of that name."""
     check_owner(slug)
-    if session.scalar(select(Owner).where(Owner.slug == slug)) is not None:
-        raise OwnerTaken(f"there is an owner {slug}")
     owner = Owner(slug=slug, kind=kind, created_at=now(), site_admin=site_admin)
-    session.add(owner)
+    try:
+        with session.begin_nested():
+            session.add(owner)
+    except IntegrityError:  # also of one that is made at this moment
+        raise OwnerTaken(f"there is an owner {slug}") from None
     made = {"kind": kind, "site_admin": site_admin}
     record(session, "owner.create", actor=actor, token_id=token_id, owner=slug, data=made)
     return owner
@@ -133,12 +136,16 @@ def authenticate(session: Session, text: str) -> Principal:
     )  # fmt: skip
 
 
-def check_still_valid(session: Session, principal: Principal) -> None:
-    """BadToken if the caller's token was revoked, or has expired, since the request began: an upload may take long."""
+def check_still_valid(session: Session, principal: Principal, *, hold: bool = False) -> None:
+    """BadToken if the caller's token was revoked, or has expired, since the request began: an upload may take long.
+
+    hold: it stays valid until the commit. Before the journal is written to, which who revokes does last.
+    """
     ends = select(Token.revoked_at, Token.expires_at).where(Token.id == principal.token_id)
-    token = session.execute(ends).one_or_none()  # none for what the hub itself publishes
+    # none for what the hub itself publishes
+    token = session.execute(ends.with_for_update() if hold else ends).one_or_none()
     if token is not None and (token.revoked_at or (token.expires_at is not None and token.expires_at <= now())):
-        raise BadToken(f"token {principal.token_id} was revoked, or expired, while the upload ran")
+        raise BadToken(f"token {principal.token_id} was revoked, or expired, meanwhile")
 
 
 def role_of(session: Session, principal: Principal | None, owner_id: int) -> str | None:

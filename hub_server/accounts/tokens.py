@@ -11,7 +11,14 @@ from sqlalchemy.orm import Session
 from hub_server.accounts.errors import TokenTooWide
 from hub_server.accounts.models import Owner, Token
 from hub_server.accounts.patterns import check_pattern, covers
-from hub_server.accounts.service import DEFAULT_DAYS, SCOPES, Principal, create_token, require
+from hub_server.accounts.service import (
+    DEFAULT_DAYS,
+    SCOPES,
+    Principal,
+    check_still_valid,
+    create_token,
+    require,
+)
 from hub_server.database import Database, now
 from hub_server.journal import record
 from hub_server.problems import NotFound
@@ -24,6 +31,7 @@ USE_IS_NOTED = dt.timedelta(minutes=1)
 
 def derive_token(session: Session, principal: Principal, owner: Owner, asked: NewToken) -> tuple[Token, str]:
     """A token made with another: it allows nothing that the other does not. TokenTooWide where it would."""
+    check_still_valid(session, principal, hold=True)  # else who revokes it with all made with it would miss this one
     require(session, principal, "admin", owner, role="admin")
     scopes = [scope for scope in SCOPES if scope in asked.scopes]
     patterns = [check_pattern(pattern) for pattern in asked.patterns] or list(principal.patterns)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import select
-
-from hub_server.accounts.models import Owner
+from hub_server.accounts.errors import OwnerTaken
 from hub_server.accounts.service import SCOPES, create_owner, create_token
 from hub_server.database import Database
 from hub_server.maintenance.prepare import opened
@@ -22,7 +20,8 @@ def create_first_token(
 ) -> str | None:
     """The same in a database that is open."""
     with database.write() as session:
-        if session.scalar(select(Owner).where(Owner.slug == slug)) is not None:
+        try:
+            owner = create_owner(session, slug, kind, actor="hub admin", site_admin=site_admin)
+        except OwnerTaken:
             return None
-        owner = create_owner(session, slug, kind, actor="hub admin", site_admin=site_admin)
         return create_token(session, owner, "first", SCOPES, days=None, actor="hub admin")[1]

@@ -5,10 +5,12 @@ from __future__ import annotations
 import hashlib
 import secrets
 import shutil
+from contextlib import suppress
 from pathlib import Path
 
 from sqlalchemy import select
 
+from hub_server.accounts.errors import OwnerTaken
 from hub_server.accounts.models import Owner
 from hub_server.accounts.service import Principal, create_owner
 from hub_server.context import Context
@@ -64,8 +66,9 @@ def is_there(context: Context) -> bool:
 def _owner(context: Context) -> int:
     """The id of the reserved owner, which is made the first time. Nobody has a token of it."""
     with context.database.write() as session:
-        owner = session.scalar(select(Owner).where(Owner.slug == SDK_OWNER))
-        if owner is None:
-            owner = create_owner(session, SDK_OWNER, "organisation", actor=ACTOR)
-            session.flush()
-        return owner.id
+        find = select(Owner.id).where(Owner.slug == SDK_OWNER)
+        if (owner_id := session.scalar(find)) is not None:
+            return owner_id
+        with suppress(OwnerTaken):  # it was made in this moment
+            create_owner(session, SDK_OWNER, "organisation", actor=ACTOR)
+        return session.execute(find).scalar_one()

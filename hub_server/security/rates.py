@@ -54,6 +54,14 @@ class RateBucket(Base):
     own_until: Mapped[float | None] = mapped_column(Double)
 
 
+_KEY = (RateBucket.action, RateBucket.subject)
+
+
+def _insert(session: Session) -> Any:
+    on_postgresql = session.get_bind().dialect.name == "postgresql"
+    return (insert_postgresql if on_postgresql else insert_sqlite)(RateBucket)
+
+
 class TooMany(Problem):
     """A rate limit is reached. `Retry-After` is in seconds."""
 
@@ -86,14 +94,12 @@ def spend(database: Database, settings: Settings, action: str, subject: str) -> 
 def take(session: Session, action: str, subject: str, at: float) -> float | None:
     """Take one from a bucket at a moment. None if there was one, else the seconds until there is."""
     rate = RATES[action]
-    dialect = session.get_bind().dialect.name
-    statement: Any = (insert_postgresql if dialect == "postgresql" else insert_sqlite)(RateBucket)
     held = case((RateBucket.own_until > at, RateBucket.own_interval), else_=rate.interval)
     burst = case((RateBucket.own_until > at, RateBucket.own_burst), else_=rate.burst)
     full_at = _later(RateBucket.full_at, at) + held
-    statement = statement.values(action=action, subject=subject, full_at=at + rate.interval)
+    statement = _insert(session).values(action=action, subject=subject, full_at=at + rate.interval)
     statement = statement.on_conflict_do_update(
-        index_elements=[RateBucket.action, RateBucket.subject],
+        index_elements=_KEY,
         set_={"full_at": full_at},
         where=full_at <= at + held * burst + 1e-6,  # a microsecond for what binary fractions lose
     )
@@ -121,12 +127,10 @@ def address(host: str | None) -> str:
 
 def allow(session: Session, action: str, subject: str, own: Rate | None, until: float) -> None:
     """Give an account a rate of its own until a moment; None takes it away. What it has spent stays spent."""
-    bucket = session.get(RateBucket, (action, subject), with_for_update=True)
-    if bucket is None:
-        bucket = RateBucket(action=action, subject=subject, full_at=0.0)
-        session.add(bucket)
-    bucket.own_interval, bucket.own_burst = own or (None, None)
-    bucket.own_until = until if own else None
+    interval, burst = own or (None, None)
+    values = {"own_interval": interval, "own_burst": burst, "own_until": until if own else None}
+    statement = _insert(session).values(action=action, subject=subject, full_at=0.0, **values)
+    session.execute(statement.on_conflict_do_update(index_elements=_KEY, set_=values))
 
 
 def forget_full(session: Session) -> int:

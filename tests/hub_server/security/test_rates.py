@@ -4,10 +4,21 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hypothesis import given, strategies as st
+from sqlalchemy import select
 
 from hub_server.database import Database
 from hub_server.migrations.upgrade import upgrade
-from hub_server.security.rates import RATES, Rate, TooMany, address, allow, forget_full, spend, take
+from hub_server.security.rates import (
+    RATES,
+    Rate,
+    RateBucket,
+    TooMany,
+    address,
+    allow,
+    forget_full,
+    spend,
+    take,
+)
 from hub_server.settings import Settings
 
 
@@ -128,3 +139,19 @@ def test_no_window_gives_more_than_burst_and_rate(one_database, moments, subject
 def test_an_address_stands_for_one_customer(host, subject):
     """IPv4 as it is, IPv6 by its network."""
     assert address(host) == subject
+
+
+def test_an_own_rate_that_is_given_with_the_first_request(database):
+    """Both want to make the bucket's row: neither fails, and what was spent and given is kept."""
+
+    def give(subject):
+        with database.write() as session:
+            allow(session, "publish", subject, Rate(1, 2), until=9e9)
+
+    start = 1_800_000_000.0
+    with ThreadPoolExecutor(2) as pool:
+        for number in range(60):
+            given, taken = pool.submit(give, f"s{number}"), pool.submit(took, database, start, "publish", f"s{number}")
+            assert (given.result(), taken.result()) == (None, None)
+    with database.read() as session:
+        assert {(one.own_burst, one.full_at > start) for one in session.scalars(select(RateBucket))} == {(2, True)}
