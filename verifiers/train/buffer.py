@@ -105,6 +105,8 @@ class Buffer:
         self.mastered = ""
         """Why there is nothing left to learn; empty while there may be something."""
         self._streak = Streak()
+        self._environments: set[str] = set()
+        """Those asked for groups. One that declares a task unfit may have no other, until it is asked again."""
         self._stale = 0
 
     @property
@@ -117,6 +119,7 @@ class Buffer:
     def ask(self, ask: Ask) -> None:
         """A group is asked for."""
         self.asked += 1
+        self._environments.add(ask.env)
         self.in_flight[ask.group_id] = ask
 
     def arrived(self, group: Group) -> Arrival:
@@ -141,6 +144,8 @@ class Buffer:
             self._streak.end()
         else:
             self.fates[fate] += 1
+            if fate is Fate.INVALID_TASK:
+                self._environments.discard(ask.env)
             self._count_empty(fate, group)
         return Arrival(ask, fate, rows)
 
@@ -156,10 +161,11 @@ class Buffer:
             )
         if self._streak.count < self._max_empty or self.mastered:
             return
-        if self.fates[Fate.TRAINED]:
-            self.mastered = self._streak.mastered()
-        if not self.mastered:
+        why = self._streak.mastered() if self.fates[Fate.TRAINED] else ""
+        if not why:
             raise self._streak.error()
+        if self._streak.covers(self._environments):  # else wait: one whose rollouts take longer may have more to learn
+            self.mastered = why
 
     # --- out --------------------------------------------------------------------------------------------------
 
@@ -221,4 +227,5 @@ class Buffer:
         self.fates = Counter({Fate(name): count for name, count in saved.fates.items()})
         again = sorted(saved.in_flight, key=lambda ask: ask.number)
         self.in_flight = {ask.group_id: ask for ask in again}
+        self._environments = {ask.env for ask in again}
         return again

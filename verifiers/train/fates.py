@@ -2,13 +2,15 @@
 
     streak.add(fate, group)
     if streak.count >= limit:
-        why = streak.mastered()      # the model solves everything: the run has reached its end
+        why = streak.mastered()      # the model solves everything that came: the end, if `covers` says it was of all
         raise streak.error()         # or what is wrong, and what to do about it
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
+from collections.abc import Set
 from enum import StrEnum
 
 from verifiers.errors import NothingToTrainError
@@ -78,7 +80,10 @@ class Streak:
     def end(self) -> None:
         """A group gave something."""
         self.fates: Counter[Fate] = Counter()
-        self._solved = 0
+        self._judged = 0
+        """Of how many most rollouts were scored, and earned the same."""
+        self._least: dict[str, float] = {}
+        """What the worst rollout of those has earned, by environment."""
         self._alike: list[float] = []
         self._errors: Counter[str] = Counter()
         self._last_error: str | None = None
@@ -100,17 +105,22 @@ class Streak:
             rewards = [member.reward for member in group.valid if member.reward is not None]
             self._alike += rewards
             # Rollouts that failed say nothing about the model; but most have to have been scored.
-            enough = 2 * len(rewards) > len(group.members)
-            self._solved += enough and min(rewards) >= self._best[group.env_id] - 1e-6
+            self._judged += 2 * len(rewards) > len(group.members)
+            self._least[group.env_id] = min(*rewards, self._least.get(group.env_id, math.inf))
         self._errors.update(member.error_kind for member in group.members if member.error_kind)
         said = [member.error for member in group.members if member.error]
         self._last_error = said[-1] if said else self._last_error
 
     def mastered(self) -> str:
         """Why there is nothing left to learn: every one of the groups was solved by all its rollouts. Empty if not."""
-        if self._solved < self.count:
+        solved = all(least >= self._best[env] - 1e-6 for env, least in self._least.items())
+        if not solved or self._judged < self.count:
             return ""
         return f"in {self.count} groups in a row every rollout solved its task (mean reward {self._mean:.3f})"
+
+    def covers(self, environments: Set[str]) -> bool:
+        """Whether it has a group of each of them."""
+        return environments <= self._least.keys()
 
     def error(self) -> NothingToTrainError:
         """What to tell whoever waits for something to train on."""

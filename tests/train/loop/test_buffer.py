@@ -75,14 +75,15 @@ SOLVED = [1.0, 1.0, 1.0]
         ([0.0, 0.3 + 0.3 + 0.3 + 0.1], [[0.3 + 0.3 + 0.3 + 0.1] * 3] * 3, True),
         ([0.0, 1.2], [[1.2] * 3] * 3, True),
         ([0.0, 1.2], [SOLVED] * 3, False),
+        ([0.0, 1.0], [SOLVED, SOLVED, [2.0] * 3], False),
         ([0.0, 1.0], [SOLVED, SOLVED, [0.0, 0.0, 0.0]], False),
         ([0.0, 1.0], [[0.5, 0.5, 0.5]] * 3, False),
         ([0.0, 1.0], [SOLVED, SOLVED, [None] * 3], False),
         ([0.0, 1.0], [SOLVED, SOLVED, [1.0, 1.0, None, None, None]], False),
         (None, [SOLVED] * 3, False),
     ],
-    ids=["solved", "one-failed", "rounded", "above-1", "below-best", "one-at-0", "half", "a-group-failed",
-         "most-failed", "never-trained"],
+    ids=["solved", "one-failed", "rounded", "above-1", "below-best", "better-later", "one-at-0", "half",
+         "a-group-failed", "most-failed", "never-trained"],
 )  # fmt: skip
 def test_a_streak_of_solved_groups_is_the_end_and_any_other_an_error(before, groups, mastered):
     """Only if a batch was trained, and every group was solved by all that were scored, which have to be most."""
@@ -103,3 +104,33 @@ def test_a_streak_of_solved_groups_is_the_end_and_any_other_an_error(before, gro
             buffer.arrived(made[2])
         assert raised.value.hint and not buffer.mastered
     assert accounted(buffer)
+
+
+def test_a_run_is_not_mastered_while_an_environment_has_not_been_heard():
+    """Quick rollouts of one that is solved do not end a run before the slow ones of another have come in."""
+    buffer, asked = filled(7, max_empty=3)
+    for group in asked[:2]:
+        buffer.arrived(group)
+    assert buffer.cut(0) is not None
+    slow = Ask(7, "slow", "task", 1, 0)
+    buffer.ask(slow)
+    for group in asked[2:6]:
+        buffer.arrived(replace(group_of(SOLVED), group_id=group.group_id))
+    assert not buffer.mastered
+    buffer.arrived(replace(group_of(SOLVED), group_id=slow.group_id, env_id="slow"))
+    assert buffer.mastered.startswith("in 5 groups in a row") and accounted(buffer)
+
+
+def test_an_environment_without_a_fit_task_is_not_waited_for():
+    """It is asked no more, and what the others have learned is the end."""
+    buffer, asked = filled(5, max_empty=3)
+    unfit = Ask(5, "unfit", "task", 1, 0)
+    buffer.ask(unfit)
+    members = [replace(one, outcome=Outcome.INVALID_TASK) for one in asked[0].members]
+    buffer.arrived(replace(asked[0], group_id=unfit.group_id, env_id="unfit", members=members))
+    for group in asked[:2]:
+        buffer.arrived(group)
+    assert buffer.cut(0) is not None
+    for group in asked[2:]:
+        buffer.arrived(replace(group_of(SOLVED), group_id=group.group_id))
+    assert buffer.mastered
