@@ -21,6 +21,7 @@ import torch
 
 from verifiers.errors import ConfigError
 from verifiers.train import attention
+from verifiers.train.lean import Lean, suits
 from verifiers.train.losses.logprobs import token_logprobs
 from verifiers.train.packing import MicroBatch, pack
 from verifiers.train.rows import Row
@@ -123,10 +124,15 @@ def _flat_routes(routes: Any, device: Any) -> Any:
 
 
 class SampledHead:
-    """A model whose output layer sees the places before sampled tokens only."""
+    """A model whose output layer sees the places before sampled tokens only.
 
-    def __init__(self, model: Any) -> None:
+    lean: compute shared prompts by `verifiers.train.lean`, where the model is one that it knows. For parameters that
+    are whole, without autocast and checkpointing.
+    """
+
+    def __init__(self, model: Any, *, lean: bool = False) -> None:
         self.model = model
+        self._lean = Lean(model) if lean and suits(model) else None
         self._at: Any = None
         self.by_segments = model.config._attn_implementation == attention.NAME
         model.get_output_embeddings().register_forward_pre_hook(self._select)
@@ -137,14 +143,20 @@ class SampledHead:
         Rows do not see each other: transformers makes the mask (or the segments of flash-attn) from positions that
         start again; attention by segments is told their lengths. Where a prompt is shared the mask is made here.
         """
+        targets = tensors.tokens.view(-1)[tensors.at]
+        return token_logprobs(self._logits(tensors), targets, tensors.temperatures, entropy_gradient=entropy_gradient)
+
+    def _logits(self, tensors: Tensors) -> Any:
+        """[N, V] of the places before sampled tokens."""
+        if self._lean is not None and tensors.prompts is not None:
+            return self._lean(tensors.tokens, tensors.positions, _visible(tensors), tensors.before)
         self._at = tensors.before
         try:
             options = self._options(tensors)
             output = self.model(input_ids=tensors.tokens, position_ids=tensors.positions, use_cache=False, **options)
         finally:
             self._at = None
-        targets = tensors.tokens.view(-1)[tensors.at]
-        return token_logprobs(output.logits[0], targets, tensors.temperatures, entropy_gradient=entropy_gradient)
+        return output.logits[0]
 
     def _options(self, tensors: Tensors) -> dict[str, Any]:
         if self.by_segments:

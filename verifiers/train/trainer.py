@@ -78,8 +78,12 @@ class TorchLearner:
         self._version = self._updates = self._skipped = 0
         self._broken = False
         self._aux = policy.config.router_aux_coefficient if len(policy.routers) else 0.0
-        self._head = SampledHead(policy.model)
-        self._reference_head = SampledHead(policy.reference) if policy.reference is not None else self._head
+        lean = self.ranks.world == 1 and self.config.autocast == "none" and not policy.config.gradient_checkpointing
+        self._head = SampledHead(policy.model, lean=lean)
+        if policy.reference is not None:
+            self._reference_head = SampledHead(policy.reference, lean=lean)
+        else:
+            self._reference_head = self._head
         if self.config.packing:
             check_isolation(self._head, policy.device)
         shares = self.config.packing and self.config.share_prompts and not len(policy.routers)

@@ -279,7 +279,7 @@ def test_families_of_models_share_prompts(family: str) -> None:
     from verifiers.train.forward import SampledHead, on_device, sharing_of
     from verifiers.train.packing import pack
 
-    head = SampledHead(policy_of(model_of(family, "sdpa"), ModelConfig()).model)
+    head = SampledHead(policy_of(model_of(family, "sdpa"), ModelConfig()).model, lean=True)
     sharing = sharing_of(head, "cpu")
     assert (sharing is None) == (family in SLIDING)
     if sharing is None:

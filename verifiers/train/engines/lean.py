@@ -41,8 +41,7 @@ class Lean:
 
     def __init__(self, model: Any) -> None:
         self._embeddings = model.get_input_embeddings()
-        self._rotary = model.model.rotary_emb
-        self._angles: tuple[Any, Any] | None = None
+        self._angles = Angles(model.model.rotary_emb)
         self._layers = [_Layer(layer) for layer in model.model.layers]
         self._norm = _Norm(model.model.norm)
         self._head = _joined([model.lm_head])
@@ -55,7 +54,7 @@ class Lean:
         """
         rows, length = ids.shape
         hidden = self._embeddings(ids.reshape(-1))  # [B * T, size] from here on
-        cos, sin = self._turned_to(mask.shape[-1], hidden)
+        cos, sin = self._angles(mask.shape[-1], hidden)
         places = positions.reshape(-1)
         rotation = cos.index_select(0, places)[:, None], sin.index_select(0, places)[:, None]
         for number, layer in enumerate(self._layers):
@@ -64,17 +63,25 @@ class Lean:
             hidden = hidden[length - 1 :: length]
         return functional.linear(self._norm(hidden), *self._head).view(rows, -1, len(self._head[0]))
 
-    def _turned_to(self, length: int, like: Any) -> tuple[Any, Any]:
-        """Cosines and sines of the positions below `length` and of more, [positions, head size].
 
-        They are the same in every step. rotate_half(x) * sin is x rolled by half, times the sine with a minus in its
-        first half.
+class Angles:
+    """Cosines and sines of positions, by the rotary module of a model; they are kept, being the same in every pass."""
+
+    def __init__(self, rotary: Any) -> None:
+        self._rotary = rotary
+        self._kept: tuple[Any, Any] | None = None
+
+    def __call__(self, length: int, like: Any) -> tuple[Any, Any]:
+        """Of the positions below `length` and of more, [positions, head size].
+
+        rotate_half(x) * sin is x rolled by half, times the sine with a minus in its first half.
         """
-        if self._angles is None or len(self._angles[0]) < length:
-            cos, sin = self._rotary(like, torch.arange(2 * length, device=like.device)[None])
+        if self._kept is None or len(self._kept[0]) < length:
+            with torch.no_grad():
+                cos, sin = self._rotary(like, torch.arange(2 * length, device=like.device)[None])
             half = cos.shape[-1] // 2
-            self._angles = cos[0], torch.cat((-sin[0, :, :half], sin[0, :, half:]), -1)
-        return self._angles
+            self._kept = cos[0], torch.cat((-sin[0, :, :half], sin[0, :, half:]), -1)
+        return self._kept
 
 
 class _Layer:
