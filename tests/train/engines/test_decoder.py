@@ -55,3 +55,8 @@ def test_numbers_follow_from_key_and_place_and_are_uniform() -> None:
     assert ((counts - 1000) ** 2 / 1000).sum() < 44  # chi square of 19: one in a thousand is above
     for near in (numbers[1:] - numbers[:-1], numbers[:, 1:] - numbers[:, :-1]):
         assert abs(np.abs(near).mean() - 1 / 3) < 0.01
+    # Of independent columns of n numbers, correlations have a variance of 1 / (n - 1): here over all pairs of requests.
+    pairs = np.corrcoef(numbers.T)[np.triu_indices(100, 1)]
+    assert abs((pairs**2).mean() * 199 - 1) < 0.1 and abs(pairs.mean()) < 0.005
+    for lag in range(1, 9):  # and between a request's own numbers
+        assert abs(np.corrcoef(numbers[lag:].ravel(), numbers[:-lag].ravel())[0, 1]) < 0.03

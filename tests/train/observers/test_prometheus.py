@@ -52,6 +52,7 @@ def test_counts_add_up_so_that_no_scrape_misses_one() -> None:
         observer(step(2, lag__rows__1=20, lag__rows__0=12, groups__in_flight=5, groups__signal=0.5, outcomes__ok=7))
         seen = scraped(observer)
     assert before["checkpoints_saved_total"] == before["checkpoints_failed_total"] == before["eval_skipped_total"] == 0
+    assert before["outcomes_failed_total"] == before["outcomes_ok_total"] == 0
     assert (seen["lag_rows_0_total"], seen["lag_rows_1_total"], seen["batch_groups_total"]) == (44, 20, 8)
     assert (seen["checkpoints_saved_total"], seen["groups_failed_total"], seen["errors_model_total"]) == (1, 2, 3)
     assert (seen["eval_skipped_total"], seen["outcomes_ok_total"]) == (1, 7)

@@ -258,7 +258,8 @@ class RolloutFunc:
             self._failed += 1
             refused = sum((group.report.without_rows for group in groups), Counter())
             if batch.counts["no_evidence"] == batch.counts["rollouts"]:
-                why = next(member.error for group in groups for member in group.members if member.error)
+                said = (member.error for group in groups for member in group.members if member.error)
+                why = next(said, "their rollouts sampled nothing")
                 raise InexactEvidenceError(
                     f"no rollout has token evidence to train on ({dict(refused)}), the first: {why}"
                 )

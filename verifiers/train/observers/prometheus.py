@@ -34,8 +34,12 @@ COUNTS = re.compile(
 )
 """Figures that are counted in a step, and add up; all others are states, means or shares."""
 
-WATCHED = ("checkpoints/failed", "checkpoints/saved", "eval/skipped", "observers/failed", "trainer/skipped")
-"""Counts that alerts are about: shown from the beginning, since the first increase of one that appears is not seen."""
+WATCHED = (
+    *("checkpoints/failed", "checkpoints/saved", "eval/skipped", "observers/failed", "trainer/skipped"),
+    *("outcomes/failed", "outcomes/ok"),
+)
+"""Counts that alerts are about: shown from the beginning, since the first increase of one that appears is not seen, and
+what is compared with one that is not there is never true."""
 
 EVALUATED = ("eval/", "validation/")
 """What figures of an evaluation begin with."""
