@@ -71,15 +71,14 @@ def create(context: Context, principal: Principal, slug: str, name: str, new: Ne
         SessionFile(filename=file.name, size=file.size, sha256=file.sha256, stored=held[file.name])
         for file in new.files
     ]
+    _make_room(context, slug, made)
     try:
         with context.database.write() as session:
-            _end_expired(context, session, slug, made)
             session.add(made)
             session.flush()
             session.refresh(made)
     except IntegrityError:  # another one was opened in this moment
-        with context.database.write() as session:
-            _end_expired(context, session, slug, made)
+        _make_room(context, slug, made)
         raise SessionOpen(f"a session for {made.open_key} was open a moment ago", hint="Try again.") from None
     return made
 
@@ -102,16 +101,16 @@ def _kinds(filenames: list[str]) -> set[str]:
     return {"wheel" if filename.endswith(".whl") else "sdist" for filename in filenames}
 
 
-def _end_expired(context: Context, session: Session, slug: str, new: UploadSession) -> None:
-    """Make room for a session of this version. SessionOpen if the one that is there has not expired."""
-    old = session.scalar(select(UploadSession).where(UploadSession.open_key == new.open_key))
+def _make_room(context: Context, slug: str, new: UploadSession) -> None:
+    """End an expired session of this version. SessionOpen if the one that is there has not expired."""
+    with context.database.read() as session:
+        old = session.scalar(select(UploadSession).where(UploadSession.open_key == new.open_key))
     if old is None:
         return
     if old.expires_at > now():
         place = f"/api/v1/{slug}/{old.name}/releases/{old.id}"
         raise SessionOpen(f"a session for {new.open_key} is open", headers={"Location": place})
-    _abort(context, old)
-    session.flush()
+    _end_expired(context, old.id)
 
 
 def find(session: Session, principal: Principal, slug: str, name: str, session_id: str) -> UploadSession:
@@ -331,12 +330,19 @@ def _abort_open(context: Context, principal: Principal, slug: str, name: str, se
 
 def abort_expired(context: Context) -> int:
     """End the sessions whose time is over. Returns how many there were."""
-    with context.database.write() as session:
-        query = select(UploadSession).where(UploadSession.state == "open", UploadSession.expires_at <= now())
-        expired = list(session.scalars(query))
-        for upload in expired:
-            _abort(context, upload)
-    return len(expired)
+    expired = select(UploadSession.id).where(UploadSession.state == "open", UploadSession.expires_at <= now())
+    with context.database.read() as session:
+        ids = session.scalars(expired).all()
+    return sum(_end_expired(context, session_id) for session_id in ids)
+
+
+def _end_expired(context: Context, session_id: str) -> bool:
+    """End a session, unless it ends otherwise first: who has begun to publish it, or to send a file, comes before."""
+    with _one_at_a_time(context, session_id), context.database.write() as session:
+        if _held_state(session, session_id) != "open":
+            return False
+        _abort(context, session.get_one(UploadSession, session_id))
+        return True
 
 
 def forget_ended(context: Context, before: float) -> None:

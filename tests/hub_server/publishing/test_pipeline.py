@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
+import fcntl
 import hashlib
 import os
 import secrets
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from sqlalchemy import select, update
@@ -306,6 +308,35 @@ def test_a_session_ends_after_a_day(desk):
     desk.change(UploadSession, expires_at=now() - dt.timedelta(seconds=1))
     open_session(desk, make_wheel())  # one that expired makes way by itself
     assert sorted(one.state for one in desk.all(UploadSession)) == ["aborted", "aborted", "open"]
+
+
+@pytest.mark.parametrize("ender", ["sweeper", "next session"])
+def test_a_session_that_ends_while_it_is_published_is_published(desk, monkeypatch, ender):
+    """Who would end it and remove its bytes waits."""
+    alice, made = open_session(desk, make_wheel())
+    waits = threading.Event()
+    enders = {
+        "sweeper": lambda: sessions.abort_expired(desk.context),
+        "next session": lambda: open_session(desk, make_wheel(description="other")),
+    }
+    end = threading.Thread(target=enders[ender])
+
+    def flock(file, kind):
+        waits.set()
+        fcntl.flock(file, kind)
+
+    def expire_and_publish(publication):
+        desk.change(UploadSession, expires_at=now() - dt.timedelta(seconds=1))
+        monkeypatch.setattr("verifiers.locks.fcntl", SimpleNamespace(flock=flock, LOCK_EX=fcntl.LOCK_EX))
+        end.start()
+        while end.is_alive() and not waits.is_set():
+            time.sleep(0.001)
+        return publish(publication)
+
+    monkeypatch.setattr(sessions, "publish", expire_and_publish)
+    assert sessions.publish_session(desk.context, alice, "alice", "demo-env", made.id, None)[1]
+    end.join()
+    assert next(one.state for one in desk.all(UploadSession) if one.id == made.id) == "published"
 
 
 def test_the_check_report_is_kept_with_the_release(desk):
