@@ -26,7 +26,7 @@ from tests.train.adapters.toys import (  # noqa: E402
     toy_model,
     toy_tokenizer,
 )
-from verifiers.errors import ConfigError, DatasetError  # noqa: E402
+from verifiers.errors import ConfigError, DatasetError, InexactEvidenceError  # noqa: E402
 from verifiers.train.adapters.trl import RolloutFunc, make_rollout_func  # noqa: E402
 from verifiers.train.adapters.trl_checks import check_gap, check_trainer  # noqa: E402
 from verifiers.train.engines.torch_engine import TorchEngine  # noqa: E402
@@ -176,6 +176,27 @@ def test_nothing_but_failures_ends_the_run_with_their_error(tmp_path: Path) -> N
         with pytest.raises(ConfigError, match=r"2 generations in a row .* no grader"):
             trainer.train()
         assert all(map(torch.equal, before, trainer.model.parameters()))
+
+
+class Silent(vf.MultiTurnEnv):
+    """Over before the model is asked."""
+
+    @vf.stop
+    async def at_once(self, state: vf.State) -> bool:
+        """It is."""
+        return True
+
+    async def env_response(self, messages: Any, state: vf.State, **_: Any) -> Any:
+        """Nothing."""
+        return []
+
+
+def test_rollouts_that_asked_nothing_are_explained(tmp_path: Path) -> None:
+    """They were scored, and no error says why there is nothing to train on."""
+    env = Silent(dataset=[{"question": "A", "answer": ""}] * 4, rubric=vf.Rubric([lambda: 1.0]))
+    with make_rollout_func(env) as rollout:
+        with pytest.raises(InexactEvidenceError, match="their rollouts sampled nothing"):
+            trainer_of(rollout, tmp_path).train()
 
 
 class Stale:
