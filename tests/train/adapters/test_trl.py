@@ -194,9 +194,8 @@ class Silent(vf.MultiTurnEnv):
 def test_rollouts_that_asked_nothing_are_explained(tmp_path: Path) -> None:
     """They were scored, and no error says why there is nothing to train on."""
     env = Silent(dataset=[{"question": "A", "answer": ""}] * 4, rubric=vf.Rubric([lambda: 1.0]))
-    with make_rollout_func(env) as rollout:
-        with pytest.raises(InexactEvidenceError, match="their rollouts sampled nothing"):
-            trainer_of(rollout, tmp_path).train()
+    with make_rollout_func(env) as rollout, pytest.raises(InexactEvidenceError, match="their rollouts sampled nothing"):
+        trainer_of(rollout, tmp_path).train()
 
 
 class Stale:
