@@ -293,8 +293,7 @@ def _conversation(state: State) -> Any:
 
 
 def _end(state: State, condition: str | None) -> None:
-    state["is_completed"] = True
-    state["stop_condition"] = condition
+    dict.update(state, is_completed=True, stop_condition=condition)
     truncated_turn = any(step["is_truncated"] for step in state["trajectory"])
     state["is_truncated"] = bool(state.get("is_truncated")) or truncated_turn
 

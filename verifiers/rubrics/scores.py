@@ -23,6 +23,9 @@ LARGEST = 1e100
 """The largest reward. The sums and squares behind a mean and its interval then stay finite, whatever their number."""
 
 
+_METRIC_TYPES = frozenset({float, type(None)})
+
+
 @dataclass
 class Sheet:
     """What one rubric found for one rollout.
@@ -106,7 +109,7 @@ def confirm(state: State, name: str) -> None:
     reward, metrics = state.get("reward"), state.get("metrics")
     failed = is_failed(state)
     sound = reward is None if failed else type(reward) is float and is_score(reward)
-    if sound and type(metrics) is dict and all(type(value) is float or value is None for value in metrics.values()):
+    if sound and type(metrics) is dict and _METRIC_TYPES.issuperset(map(type, metrics.values())):
         return
     settle([state], [[sheet_of(state, name)]])
     if is_failed(state) and not failed and state.get("on_reward_error") == "raise":
@@ -124,8 +127,8 @@ def settle(states: Sequence[State], sheets: Sequence[Sequence[Sheet]]) -> None:
         if is_failed(state):
             state["reward"], state["metrics"] = None, {}
             continue
-        state["reward"], failure = _total(own)
-        state["metrics"] = joined_metrics(own)
+        reward, failure = _total(own)
+        dict.update(state, reward=reward, metrics=joined_metrics(own))
         errors = _joined_errors(own)
         if errors:
             state["scoring_errors"] = errors
