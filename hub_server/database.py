@@ -97,6 +97,9 @@ class Database:
         # Without one it saves BEGIN and ROLLBACK; and psycopg forgets its prepared statements at a ROLLBACK.
         reading = {} if self.is_sqlite else {"isolation_level": "AUTOCOMMIT"}
         self._reading = self.engine.execution_options(**reading)
+        self._snapshots = self.engine.execution_options(
+            **({} if self.is_sqlite else {"isolation_level": "REPEATABLE READ"})
+        )
         # SQLite's own waiting asks again after ever longer pauses, up to a tenth of a second, and serves nobody in
         # turn: the threads of one process wait here instead.
         self._turn: AbstractContextManager[object] = _Turn() if self.is_sqlite else nullcontext()
@@ -112,6 +115,12 @@ class Database:
         began: what must be of one moment is read by one statement, or checked against the serial.
         """
         with Session(self._reading, autoflush=False, expire_on_commit=False) as session:
+            yield session
+
+    @contextmanager
+    def snapshot(self) -> Iterator[Session]:
+        """A session that changes nothing and sees one state of the database, with all its statements."""
+        with Session(self._snapshots, autoflush=False, expire_on_commit=False) as session:
             yield session
 
     @contextmanager

@@ -25,10 +25,9 @@ LEFT_OUT = frozenset(("upload_sessions", "session_files"))
 
 def export(context: Context, target: Path, told: Callable[[str], None] = lambda _: None) -> dict[str, Any]:
     """Write everything, and return the manifest. An interrupted export into a folder is gone on with."""
-    with writing(target) as writer, context.database.engine.connect() as connection:
-        if not context.database.is_sqlite:  # SQLite's transactions see one moment anyway
-            connection = connection.execution_options(isolation_level="REPEATABLE READ")
-        with connection.begin():
+    with writing(target) as writer:
+        with context.database.snapshot() as session:
+            connection = session.connection()
             tables = {table.name: write_table(connection, table, writer) for table in exported_tables()}
             blobs = sorted(named_blobs(connection).items())
             manifest = {

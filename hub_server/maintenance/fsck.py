@@ -51,14 +51,21 @@ class Report:
 def fsck(context: Context, *, hash_blobs: bool = True) -> Report:
     """Check everything. Without `hash_blobs` only sizes of blobs are compared, and nothing inside them."""
     report = Report()
-    with context.database.read() as session:
+    with context.database.snapshot() as session:
         for check in (check_journal, check_projects, check_releases, check_sessions):
             report.findings += check(session)
         report.projects = session.scalar(select(func.count()).select_from(Project)) or 0
     for file, place in files_of(context):
         report.files += 1
-        report.findings += check_file(context, file, place, report, hash_blobs)
+        found = list(check_file(context, file, place, report, hash_blobs))
+        if found and not _is_deleted(context, file):  # its blobs may be swept then
+            report.findings += found
     return report
+
+
+def _is_deleted(context: Context, file: File) -> bool:
+    with context.database.read() as session:
+        return session.scalar(select(File.deleted_at).where(File.id == file.id)) is not None
 
 
 # --- rows ---------------------------------------------------------------------------------------------------------
@@ -144,8 +151,9 @@ def files_of(context: Context) -> Iterator[tuple[File, str]]:
 def check_file(context: Context, file: File, place: str, report: Report, hash_blobs: bool) -> Iterator[Finding]:
     """The blob is there with the size and the digests of the row; METADATA beside a wheel is that in the wheel."""
     size = context.storage.size(file.sha256)
+    missing = Finding("blob-missing", place, f"the blob {file.sha256} is not there")
     if size is None:
-        yield Finding("blob-missing", place, f"the blob {file.sha256} is not there")
+        yield missing
         return
     report.blobs += 1
     report.bytes += size
@@ -153,11 +161,14 @@ def check_file(context: Context, file: File, place: str, report: Report, hash_bl
         yield Finding("blob-size", place, f"the blob {file.sha256} has {size} bytes, its row says {file.size}")
     yield from check_sidecar(context, file, place)
     if hash_blobs:
-        with _as_file(context, file.sha256) as path:
-            whole = list(check_digests(file, place, path))
-            yield from whole
-            if not whole and file.metadata_sha256 is not None:
-                yield from check_metadata(file, place, path)
+        try:
+            with _as_file(context, file.sha256) as path:
+                whole = list(check_digests(file, place, path))
+                yield from whole
+                if not whole and file.metadata_sha256 is not None:
+                    yield from check_metadata(file, place, path)
+        except (FileNotFoundError, KeyError):  # swept since
+            yield missing
 
 
 def check_digests(file: File, place: str, path: Path) -> Iterator[Finding]:

@@ -1,10 +1,12 @@
 """What fsck finds: nothing in a healthy hub, and each kind of damage by its code."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from sqlalchemy import text
 
+from hub_server.accounts.service import create_owner
 from hub_server.maintenance.fsck import fsck
 from tests.support.filled_hub import fill, hub_parts
 from tests.support.hub import run_server
@@ -67,6 +69,37 @@ def test_missing_and_short_blobs(context):
     assert codes(context, hash_blobs=False) == {"blob-size"}
     path.unlink()
     assert codes(context) == {"blob-missing"}
+
+
+@pytest.mark.parametrize("step", ["size", "read", "local_path"])
+def test_what_is_deleted_and_swept_meanwhile_is_no_finding(context, monkeypatch, step):
+    """Whichever step of a look at a file comes after that."""
+    inner = getattr(context.storage, step)
+
+    def sweep_beside(digest, *more):
+        found = inner(digest, *more)
+        execute(context, "UPDATE files SET deleted_at = uploaded_at")
+        for path in context.storage.root.glob("??/??/*"):
+            path.unlink()
+        return found
+
+    monkeypatch.setattr(context.storage, step, sweep_beside)
+    assert codes(context) == set()
+
+
+def test_a_hub_that_works_meanwhile_has_no_findings(context):
+    """Rows that are compared are of one moment."""
+
+    def work():
+        for number in range(200):
+            with context.database.write() as session:
+                create_owner(session, f"meanwhile-{number}")
+
+    with ThreadPoolExecutor(1) as pool:
+        working = pool.submit(work)
+        while not working.done():
+            assert codes(context, hash_blobs=False) == set()
+        working.result()
 
 
 def test_sidecars(context):
