@@ -1,4 +1,6 @@
 import os
+import shutil
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hypothesis import given, strategies as st
@@ -151,3 +153,25 @@ def test_the_newest_unfinished_run_of_these_settings_is_found(tmp_path):
     make("broken", 1, same, age=1)
     (tmp_path / "broken" / "metadata.json").write_text("{")
     assert latest_incomplete(tmp_path, config) == tmp_path / "wanted"
+
+
+def test_runs_that_are_removed_while_the_newest_is_sought_are_none(tmp_path):
+    """Somebody cleans up beside: the one that stays is found."""
+    config = EvalConfig(env_id="a", model="m", num_examples=2, rollouts_per_example=1)
+    same = {"env_id": "a", "model": "m", "num_examples": 2, "rollouts_per_example": 1}
+
+    def make(name, model):
+        with RunStore.create(tmp_path / name) as store:
+            store.write_metadata({**same, "model": model})
+
+    def make_and_remove():
+        for number in range(300):
+            make(f"passing-{number}", "n")
+            shutil.rmtree(tmp_path / f"passing-{number}")
+
+    make("stays", "m")
+    with ThreadPoolExecutor(1) as pool:
+        beside = pool.submit(make_and_remove)
+        while not beside.done():
+            assert latest_incomplete(tmp_path, config) == tmp_path / "stays"
+        beside.result()

@@ -38,7 +38,7 @@ from verifiers.evals.run import OpenRun, RunCallbacks, RunPlan, stamped
 from verifiers.evals.saved_rollouts import SavedRollouts, SavedTasks
 from verifiers.evals.saved_state import RECORD_FIELDS, SavedState, columns_of, saved_state
 from verifiers.evals.statistics import RunStatistics, outcome_of
-from verifiers.evals.store import CONFIG, METADATA, RunStore, SavedRun, run_directory
+from verifiers.evals.store import CONFIG, METADATA, RunStore, SavedRun, newest_first, run_directory
 from verifiers.rollouts.engine import Engine, EngineOptions
 from verifiers.rollouts.plan import PlannedRollout
 from verifiers.types import Outcome, Response, RolloutInput, RolloutOutput, RolloutTiming, State
@@ -202,17 +202,15 @@ def latest_unfinished(folder: Path, source: SavedRun) -> Path | None:
     """The newest run below `folder` that scores `source` again and lacks rollouts."""
     wanted = str(source.path.resolve())
     total = sum(1 for _ in source.records())
-    runs = [path.parent for path in folder.glob(f"*/{METADATA}")] if folder.is_dir() else []
-    for path in sorted(runs, key=lambda path: path.stat().st_mtime, reverse=True):
+    for path in newest_first(folder, METADATA):
         run = SavedRun(path)
         try:
             metadata = run.read_metadata() or {}
+            of_source = (metadata.get("rescored") or {}).get("source") == wanted
+            if of_source and sum(1 for _ in run.records()) < total:
+                return path
         except StoreError as error:
             logger.warning("%s: %s", path, error)
-            continue
-        of_source = (metadata.get("rescored") or {}).get("source") == wanted
-        if of_source and sum(1 for _ in run.records()) < total:
-            return path
     return None
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from verifiers.errors import ResumeError, StoreError
-from verifiers.evals.store import RESULTS, SavedRun
+from verifiers.evals.store import RESULTS, SavedRun, newest_first
 from verifiers.types.config import EvalConfig
 
 logger = logging.getLogger(__name__)
@@ -158,17 +158,15 @@ def _take(positions: list[int], owed: set[int]) -> int | None:
 def latest_incomplete(folder: Path, config: EvalConfig) -> Path | None:
     """The newest run below `folder` that this evaluation can continue; None if there is none."""
     wanted = config.model_dump(include={*SAME, *MAY_GROW})
-    runs = [path.parent for path in folder.glob(f"*/{RESULTS}")] if folder.is_dir() else []
-    for run in sorted(runs, key=lambda path: (path / RESULTS).stat().st_mtime, reverse=True):
+    for run in newest_first(folder, RESULTS):
         try:
             saved = SavedRun(run).read_metadata()
+            if saved is None or saved.get("rescored"):
+                continue
+            if not differences(saved, wanted) and _lacks_rollouts(run, saved, config):
+                return run
         except StoreError as error:
             logger.warning("%s: %s", run, error)
-            continue
-        if saved is None or saved.get("rescored"):
-            continue
-        if not differences(saved, wanted) and _lacks_rollouts(run, saved, config):
-            return run
     return None
 
 

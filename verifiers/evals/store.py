@@ -97,6 +97,15 @@ def _file_name(text: str) -> str:
     return re.sub(r"[\x00-\x1f\x7f\\]", "-", text.replace("/", "--"))[:100]
 
 
+def newest_first(folder: Path, file: str) -> list[Path]:
+    """The runs below `folder` that have this file, by when it was written; what is removed meanwhile is none."""
+    written: dict[Path, float] = {}
+    for path in folder.glob(f"*/{file}"):
+        with suppress(FileNotFoundError):
+            written[path.parent] = path.stat().st_mtime
+    return sorted(written, key=written.__getitem__, reverse=True)
+
+
 # --- reading --------------------------------------------------------------------------------------------------
 
 

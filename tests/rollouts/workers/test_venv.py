@@ -15,6 +15,7 @@ import pytest
 from tests.rollouts.workers.workers_support import alive, eventually
 from verifiers.errors import EnvironmentInstallError
 from verifiers.evals.workers import _source
+from verifiers.rollouts.workers import venv
 from verifiers.rollouts.workers.uv import uv
 from verifiers.rollouts.workers.venv import ensure_venv
 from verifiers.rollouts.workers.wheels import Source, our_extras, our_source
@@ -111,6 +112,23 @@ def test_where_an_environment_is_taken_from(tmp_path, monkeypatch):
     url = {"url": folder.as_uri(), "dir_info": {"editable": True}}
     (info / "direct_url.json").write_text(json.dumps(url))
     assert _source(installed) == Source("tiny", folder.resolve())
+
+
+async def test_one_that_is_made_again_is_not_ready_before_it_is_whole(tmp_path, monkeypatch):
+    """Its interpreter was removed: it comes back before the packages do, and nobody may take it for whole then."""
+    seen = []
+
+    async def in_place_of_uv(what, *_, **__):
+        (tmp_path / "venv" / "lib" / "python3" / "site-packages").mkdir(parents=True, exist_ok=True)
+        (tmp_path / "venv" / "bin").mkdir(exist_ok=True)
+        (tmp_path / "venv" / "bin" / "python").touch()
+        seen.append((what, venv._is_ready(tmp_path)))
+
+    monkeypatch.setattr(venv, "uv", in_place_of_uv)
+    for name in ("ready.json", "requirements.lock"):
+        (tmp_path / name).touch()
+    await venv._make(tmp_path, Source("tiny"), our_source(), (), None)
+    assert seen == [("venv", False), ("pip", False)] and venv._is_ready(tmp_path)
 
 
 @pytest.mark.slow

@@ -124,6 +124,7 @@ def _try_lock(descriptor: int) -> bool:
 async def _make(
     home: Path, source: Source, ours: Source, extras: Sequence[str], environ: Mapping[str, str] | None
 ) -> None:
+    (home / _READY).unlink(missing_ok=True)  # of one that has lost its interpreter: others look for both
     lock = home / LOCK
     if not lock.is_file():
         await _write_lock(home, lock, source, ours, extras, environ)
