@@ -6,7 +6,7 @@ from contextlib import suppress
 
 import pytest
 
-from verifiers.loops import ends_within, run_to_end
+from verifiers.loops import done_in, ends_within, run_to_end
 
 
 async def swallowing(over: asyncio.Event):
@@ -82,3 +82,46 @@ async def test_a_task_that_swallows_its_cancellation_is_left():
     assert await ends_within(asyncio.create_task(asyncio.sleep(60)))
     over.set()
     await stuck
+
+
+@pytest.mark.parametrize("closed", [True, False], ids=["before", "meanwhile"])
+async def test_who_waits_for_another_loop_outlives_it(closed):
+    """What is handed to a loop in its last moment is never begun; nobody waits for it, or is told of it for ever."""
+    loop = asyncio.new_event_loop()
+    if closed:
+        loop.close()
+    waiting = asyncio.create_task(done_in(loop, asyncio.sleep(0, 7)))
+    await asyncio.sleep(0)
+    loop.close()
+    assert await waiting is None
+
+
+async def test_work_on_another_loop_is_waited_for():
+    """Its outcome and its error are those of the work; cancelled, it ends there too."""
+    ended = threading.Event()
+
+    async def fails():
+        raise KeyError("x")
+
+    async def lasts():
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    try:
+        assert await done_in(loop, asyncio.sleep(0, 7)) == 7
+        with pytest.raises(KeyError):
+            await done_in(loop, fails())
+        lasting = asyncio.create_task(done_in(loop, lasts()))
+        await done_in(loop, asyncio.sleep(0))
+        lasting.cancel()
+        await asyncio.wait({lasting})
+        assert lasting.cancelled() and await asyncio.to_thread(ended.wait, 60)
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()

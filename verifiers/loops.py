@@ -4,12 +4,14 @@ that never returns.
     outcome = run_to_end(main())                     # instead of asyncio.run
     ended = await ends_within(task, seconds=5)       # cancel and wait, but not for ever
     await shielded(release())                        # to its end, also if this task is cancelled
+    await done_in(loop, close())                     # on another thread's loop, which may end meanwhile
     result = Background("name").run(main())          # on a loop in a thread of its own, for who has none
 """
 
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 import threading
 import time
@@ -24,6 +26,9 @@ logger = logging.getLogger(__name__)
 
 GRACE_S = 3.0
 """How long a task that was cancelled is waited for."""
+
+LOOK_S = 0.1
+"""How often who waits for another loop looks whether it is still there."""
 
 SHARED_THREADS = 64
 """Threads of a loop's own executor, which resolves host names too: more than asyncio's, since some may never return."""
@@ -76,6 +81,25 @@ class _Executor(ThreadPoolExecutor):
         until = time.monotonic() + seconds
         for thread in list(self._threads):
             thread.join(max(0.0, until - time.monotonic()))
+
+
+async def done_in(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> T | None:
+    """The outcome of work on another thread's loop; None if that loop ends before it. Cancelled with the caller."""
+    try:
+        done = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, loop))
+    except RuntimeError:  # it was closed a moment ago
+        work.close()
+        return None
+    try:
+        while not (await asyncio.wait({done}, timeout=LOOK_S))[0]:
+            if loop.is_closed():  # what was handed to it in its last moment is never begun, nor cancelled
+                return None
+        return None if done.cancelled() else done.result()
+    finally:
+        if not loop.is_closed():
+            done.cancel()
+        elif inspect.getcoroutinestate(work) == inspect.CORO_CREATED:
+            work.close()
 
 
 def _new_executor() -> _Executor:

@@ -37,6 +37,7 @@ from verifiers.errors import (
     ModelTimeoutError,
     RateLimitError,
 )
+from verifiers.loops import done_in
 
 if TYPE_CHECKING:
     import aiohttp
@@ -106,6 +107,10 @@ class _Held:
     session: aiohttp.ClientSession
     keeper: AsyncGenerator[aiohttp.ClientSession, None]
 
+    async def close(self) -> None:
+        """Close the session, on its own loop."""
+        await self.keeper.aclose()
+
 
 class Transport:
     """The way to the endpoint of one `ClientConfig` (one without replicas)."""
@@ -157,9 +162,9 @@ class Transport:
         here = asyncio.get_running_loop()
         for loop, entry in held.items():
             if loop is here:
-                await entry.keeper.aclose()
+                await entry.close()
             elif loop.is_running():
-                await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(entry.keeper.aclose(), loop))
+                await done_in(loop, entry.close())
 
     # --- attempts ---------------------------------------------------------------------------------------------
 

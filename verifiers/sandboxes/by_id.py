@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from verifiers.errors import CommandTimeoutError, SandboxError
+from verifiers.loops import done_in
 from verifiers.sandboxes.default import default_provider
 from verifiers.sandboxes.lease import Lease, Setup
 from verifiers.sandboxes.request import CreateSandboxRequest
@@ -102,7 +103,7 @@ class _Held:
         if self.loop is asyncio.get_running_loop():
             await self._close()
         elif self.loop.is_running():
-            await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._close(), self.loop))
+            await done_in(self.loop, self._close())
 
     async def _close(self) -> None:
         for waiting in self.jobs.values():
