@@ -513,6 +513,8 @@ def test_kill_9_leaves_a_run_that_resumes_by_itself(workspace, endpoint, capsys)
     process.communicate(timeout=30)
     saved = len(records(run))
     assert saved >= 2
+    assert vf_eval(*flags, "-T", 0.5, "--resume") == 1
+    assert "'temperature': 0.5" in capsys.readouterr().err and len(records(run)) == saved
     assert vf_eval(*flags, "--resume") == 0
     assert only_run(workspace) == run
     assert len(records(run)) == 12

@@ -155,6 +155,22 @@ def test_the_newest_unfinished_run_of_these_settings_is_found(tmp_path):
     assert latest_incomplete(tmp_path, config) == tmp_path / "wanted"
 
 
+def test_an_unfinished_run_of_other_settings_is_refused_by_name(tmp_path):
+    """What it has would be played, and paid, again; a finished one of other settings hinders nothing."""
+    config = EvalConfig(env_id="a", model="m", num_examples=2, rollouts_per_example=1)
+    played = {"env_id": "a", "model": "m", "num_examples": 2, "rollouts_per_example": 1}
+    with RunStore.create(tmp_path / "other") as store:
+        store.write_metadata({**played, "sampling_args": {"temperature": 1.0}})
+        store.append({"example_id": 0})
+        with pytest.raises(ResumeError, match=r"other .*sampling_args \(saved: {'temperature': 1.0}, now: ") as refused:
+            latest_incomplete(tmp_path, config)
+        assert "leave out --resume" in (refused.value.hint or "")
+        forced = config.model_copy(update={"force": True})
+        assert latest_incomplete(tmp_path, forced) == tmp_path / "other"
+        store.append({"example_id": 1})
+    assert latest_incomplete(tmp_path, config) is None
+
+
 def test_runs_that_are_removed_while_the_newest_is_sought_are_none(tmp_path):
     """Somebody cleans up beside: the one that stays is found."""
     config = EvalConfig(env_id="a", model="m", num_examples=2, rollouts_per_example=1)

@@ -256,6 +256,7 @@ class Session:
     def _resumed(self, evaluation: Evaluation, config: EvalConfig) -> EvalConfig:
         if evaluation.resume is False:
             return config
+        config = config.model_copy(update={"force": bool(self.flags.force)})
         if isinstance(evaluation.resume, str):
             path: Path | None = Path(evaluation.resume)
         else:
@@ -268,9 +269,9 @@ class Session:
             )
             path = latest_incomplete(folder, config)
             if path is None:
-                self.output.note(f"no unfinished run of these settings in {folder}: a new one is started")
+                self.output.note(f"no unfinished run in {folder}: a new one is started")
                 return config
-        return config.model_copy(update={"resume_path": str(path), "force": bool(self.flags.force)})
+        return config.model_copy(update={"resume_path": str(path)})
 
     # --- what is said at the end ------------------------------------------------------------------------------
 

@@ -156,25 +156,42 @@ def _take(positions: list[int], owed: set[int]) -> int | None:
 
 
 def latest_incomplete(folder: Path, config: EvalConfig) -> Path | None:
-    """The newest run below `folder` that this evaluation can continue; None if there is none."""
+    """The newest run below `folder` that this evaluation can continue; None if there is none.
+
+    Raises ResumeError, naming the settings that differ, if the only unfinished ones of the same environment and model
+    differ: nobody is to pay twice unasked. With `config.force` the newest of those is taken.
+    """
     wanted = config.model_dump(include={*SAME, *MAY_GROW})
+    other: tuple[Path, list[str]] | None = None
     for run in newest_first(folder, RESULTS):
         try:
             saved = SavedRun(run).read_metadata()
             if saved is None or saved.get("rescored"):
                 continue
-            if not differences(saved, wanted) and _lacks_rollouts(run, saved, config):
+            found = differences(saved, wanted)
+            if not found and _lacks_rollouts(run, saved, wanted):
                 return run
+            played = all(saved.get(name) == wanted[name] for name in ("env_id", "model"))
+            if found and played and other is None and _lacks_rollouts(run, saved, saved):
+                other = run, found
         except StoreError as error:
             logger.warning("%s: %s", run, error)
-    return None
+    if other is None or config.force:
+        return None if other is None else other[0]
+    raise ResumeError(
+        f"the unfinished run {other[0]} was made with another {', another '.join(other[1])}",
+        hint="Repeat its settings, or add --force, to continue it; leave out --resume to start a new run.",
+    )
 
 
-def _lacks_rollouts(run: Path, saved: Mapping[str, Any], config: EvalConfig) -> bool:
-    tasks = config.num_examples if config.num_examples >= 0 else saved.get("num_examples", -1)
+def _lacks_rollouts(run: Path, saved: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+    """Whether the run lacks rollouts of what is wanted of it."""
+    tasks = wanted.get("num_examples", -1)
+    if not isinstance(tasks, int) or tasks < 0:
+        tasks = saved.get("num_examples", -1)
     if not isinstance(tasks, int) or tasks < 0:
         return True  # how many tasks there are is known once the data set is loaded
-    return sum(1 for _ in SavedRun(run).records()) < tasks * config.rollouts_per_example
+    return sum(1 for _ in SavedRun(run).records()) < tasks * (wanted.get("rollouts_per_example") or 1)
 
 
 def _difference(name: str, saved: Any, now: Any) -> str:
