@@ -6,7 +6,9 @@ import json
 import shlex
 import subprocess
 import sys
+import tarfile
 import tomllib
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ import pytest
 from verifiers.cli.init import KINDS, NAME, Kind, Scaffold, main
 from verifiers.cli.train import run as train
 from verifiers.errors import ExitCode
+from verifiers.hub.build import build
 
 
 def run(*arguments: str) -> int:
@@ -85,6 +88,25 @@ def test_the_project_is_named_and_ships_only_its_own(folder: Path, kind: Kind) -
     wheel = project["tool"]["hatch"]["build"]["targets"]["wheel"]
     assert wheel["only-include"] == ["my_env.py"]
     assert wheel["extra-metadata"] == {"pyproject.toml": "pyproject.toml"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("multi_file", [False, True])
+def test_what_lies_beside_the_module_is_not_published(folder: Path, multi_file: bool) -> None:
+    """Results, notes and secrets in the folder are in no archive; module, test, card and LICENSE are."""
+    run("my-env", *(["--multi-file"] if multi_file else []))
+    home = folder / "my_env"
+    (home / "outputs" / "evals" / "run").mkdir(parents=True)
+    for name in (".env", "private-notes.txt", "outputs/evals/run/results.jsonl", "LICENSE"):
+        (home / name).write_text("a line\n")
+    built = build(home, folder.parent / "dist")
+    assert built.sdist is not None
+    code = ["my_env/__init__.py", "my_env/environment.py"] if multi_file else ["my_env.py"]
+    with tarfile.open(built.sdist) as sdist:
+        names = {name.removeprefix("my_env-0.1.0/") for name in sdist.getnames()}
+    assert names == {*code, "test_my_env.py", "README.md", "pyproject.toml", "LICENSE", "PKG-INFO"}
+    with zipfile.ZipFile(built.wheel) as wheel:
+        assert [name for name in wheel.namelist() if ".dist-info/" not in name] == code
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -255,6 +255,13 @@ def test_wheels_of_all_environments_install_side_by_side(tmp_path: Path) -> None
     assert json.loads(done.stdout) == [(folder / "pyproject.toml").read_text() for folder in FOLDERS]
 
 
+@each
+def test_the_source_archive_names_what_it_holds(folder: Path) -> None:
+    """What lies beside the module, such as results of evaluations, is not published."""
+    rule = project(folder)["tool"]["hatch"]["build"]["targets"]["sdist"]
+    assert rule == {"only-include": [f"{folder.name}.py", f"test_{folder.name}.py"]}
+
+
 @pytest.mark.slow
 @each
 def test_vf_validate_finds_nothing(folder: Path) -> None:

@@ -20,6 +20,7 @@ from tests.support.archives import (
     wheel_name,
     write_large_wheel,
 )
+from verifiers.cli.init import Scaffold, write
 from verifiers.errors import ConfigError, HubRefusedError, HubUnavailableError
 from verifiers.hub import push as push_module
 from verifiers.hub.build import Built
@@ -95,6 +96,20 @@ def test_push_publishes_once_and_raises_the_version(hub, project):
     assert "--hub-url" not in raised.stdout
     elsewhere = hub.url.replace("127.0.0.1", "localhost")
     assert f"@0.3.0 --hub-url {elsewhere}" in hub_push(hub, owner, project, "--yes", "--hub-url", elsewhere).stdout
+
+
+@pytest.mark.slow
+def test_an_evaluation_between_two_pushes_changes_nothing(sqlite_hub, tmp_path):
+    """What an evaluation leaves in the folder of an environment from vf-init is no part of its release."""
+    owner, folder = sqlite_hub.owner(), tmp_path / "environments"
+    write(Scaffold("demo-env"), folder)
+    first = hub_push(sqlite_hub, owner, folder / "demo_env", "--yes")
+    assert first.returncode == 0, first.stderr
+    results = folder / "demo_env" / "outputs" / "evals" / "demo-env--m" / "1" / "results.jsonl"
+    results.parent.mkdir(parents=True)
+    results.write_text('{"reward": 1.0}\n')
+    again = hub_push(sqlite_hub, owner, folder / "demo_env", "--yes")
+    assert (again.returncode, "already published, same bytes" in again.stdout) == (0, True), again.stderr
 
 
 @pytest.mark.slow
