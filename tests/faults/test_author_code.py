@@ -62,6 +62,64 @@ async def test_broken_rewards_leave_their_rollouts_unscored(tmp_path, never):
     assert [records[f"q{n}"]["reward"] for n in (0, 2, 5, 7)] == [1.0, 1.0, 0.0, 0.0]
 
 
+class Replies(MultiTurnEnv):
+    """Says the same between its two turns; `over` names what it sets first."""
+
+    reply: object = None
+    over: tuple[str, object] | None = None
+
+    async def env_response(self, messages, state, **kwargs):
+        if self.over is not None:
+            state[self.over[0]] = self.over[1]
+        return self.reply
+
+
+async def replied(reply, over=None):
+    """The record of a rollout whose environment replies so."""
+    env = Replies(dataset=questions(1), rubric=Rubric(funcs=[echo]), max_turns=2)
+    env.reply, env.over = reply, over
+    return (await env.evaluate(FunctionClient(), "m", save_results=False))["outputs"][0]
+
+
+@pytest.mark.parametrize(
+    ("reply", "told"),
+    [
+        (None, "env_response returned None"),
+        ((None, None), "env_response returned None"),
+        (7, "not int"),
+        ([7], "not int"),
+        ([{"role": "narrator", "content": "Go on."}], "unknown message role 'narrator'"),
+        ({"content": "Go on."}, "unknown message role None"),
+        ([None], "not NoneType"),
+    ],
+    ids=["none", "none-and-state", "number", "list-of-number", "role", "no-role", "list-of-none"],
+)
+async def test_a_reply_that_is_none_fails_its_rollout(reply, told):
+    """A forgotten `return`, and what is no message, are the environment's failure and no reward."""
+    record = await replied(reply)
+    assert (record["outcome"], record["reward"]) == ("failed", None)
+    assert record["error"]["error"] == "EnvironmentCodeError"
+    assert "env_response returned" in record["error"]["message"] and told in record["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("reply", "over", "turns"),
+    [
+        ([], None, 2),
+        ("Go on.", None, 2),
+        ({"role": "user", "content": "Go on."}, None, 2),
+        (None, ("final_env_response", "Over."), 1),
+        (None, ("final_env_response", []), 1),
+    ],
+    ids=["empty", "text", "dict", "final", "final-empty"],
+)
+async def test_replies_that_may_be_short(reply, over, turns):
+    """An empty list says nothing, a text or a dict is one message, and None is read after the end alone."""
+    record = await replied(reply, over)
+    assert record["error"] is None and record["reward"] is not None
+    assert record["metrics"]["num_turns"] == turns
+
+
 class Caller(FunctionClient):
     """Calls the tool `wait` in its first turn, then says what the tool said."""
 

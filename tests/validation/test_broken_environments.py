@@ -139,6 +139,8 @@ CASES: list[Case] = [
     ("tool-descriptions", source(TOOLS, ('    """Look a number up."""\n', "")), "'look_up'"),
     # playing
     ("rollouts", source(GAME, ("'Again.'", 'messages[-1]["content"].split()[0]')), "IndexError"),
+    ("rollouts", source(GAME, ("return [vf", "if messages[-1]['content'] == state['answer']: return [vf")),
+     "env_response returned None"),
     ("endings", source(GAME, ("max_turns=2", "max_turns=-1"), ("# more", ANSWERED)), "goes on after 200 turns"),
     ("rollout-time", source(GAME, ("        return [vf", f"{WAITS}        return [vf")), "had not ended after"),
     ("rewards", reward("float(text.split()[-1] == answer)"), "'right'"),

@@ -25,6 +25,7 @@ from verifiers.decorators import accepted, cleanup, function_name, marked, maybe
 from verifiers.envs.environment import Environment
 from verifiers.envs.lifecycle import adopt, before_deadline, boundary, end_if_spent, run_cleanup, run_setup
 from verifiers.envs.turns import make_step
+from verifiers.errors import EnvironmentCodeError
 from verifiers.rubrics.rubric import Rubric
 from verifiers.types import (
     Messages,
@@ -51,6 +52,11 @@ class Flag(int):
 
 FLAGS = Flag(False), Flag(True)
 """By their truth, ready made: five conditions are asked before and after every turn."""
+
+REPLIES = (
+    "Is a `return` missing? A reply is a list of messages such as {\"role\": \"user\", \"content\": \"…\"}, or a text; "
+    'state["final_env_response"] ends the rollout.'
+)
 
 
 class MultiTurnMonitorRubric(Rubric):
@@ -101,7 +107,8 @@ class MultiTurnEnv(Environment):
 
     async def env_response(self, messages: Messages, state: State, **kwargs: Any) -> Any:
         """The environment's reply to the conversation so far: messages, one message, a str, or any of these
-        together with a state, as `(messages, state)`."""
+        together with a state, as `(messages, state)`. [] says nothing; None is an error unless the rollout has
+        ended, such as by `state["final_env_response"]`."""
         raise NotImplementedError(f"{type(self).__name__} has no env_response")
 
     async def get_prompt_messages(self, state: State) -> Messages:
@@ -277,8 +284,13 @@ class MultiTurnEnv(Environment):
             reply, returned = reply
             adopt(state, returned)
         if reply is None:
-            return []
-        return normalize_messages(reply, "completion" if isinstance(conversation, str) else "chat")
+            return _refuse_silence(state)
+        try:
+            return normalize_messages(reply, "completion" if isinstance(conversation, str) else "chat")
+        except (TypeError, ValueError) as error:
+            raise EnvironmentCodeError(
+                f"env_response returned what is no message: {error}", hint=REPLIES, cause=error
+            ) from error
 
     def _candidates(self, state: State) -> dict[str, Any]:
         return {"state": state, "task": state.get("task"), "env": self, "resources": state.get("resources")}
@@ -290,6 +302,16 @@ def _conversation(state: State) -> Any:
     if isinstance(last["prompt"], str):
         return last["prompt"] + last["completion"]
     return concat_messages([last["prompt"], last["completion"]])
+
+
+def _refuse_silence(state: State) -> list[Any]:
+    """No messages, where the reply is not read any more. Else a `return` was forgotten: the model would be asked again
+    with nothing said, and what it earns would look like its own."""
+    if state.get("final_env_response") is not None or state.get("is_completed") or state.get("error") is not None:
+        return []
+    raise EnvironmentCodeError(
+        "env_response returned None: return a list of messages, or [] to say nothing", hint=REPLIES
+    )
 
 
 def _end(state: State, condition: str | None) -> None:
