@@ -5,6 +5,7 @@ from tests.hub.conftest import ALONE, Place
 from tests.support.archives import pyproject_text, write_sdist
 from tests.support.publish import publish_files
 from verifiers.envs.origin import hub_origin
+from verifiers.hub import install
 from verifiers.hub.fetch import sha256_of
 from verifiers.hub.install import uv
 
@@ -214,3 +215,26 @@ def test_uv_does_not_get_the_token(monkeypatch):
     code = "import os; print(os.environ.get('VF_HUB_TOKEN'), 'PATH' in os.environ)"
     ended = uv(["run", "--no-project", "--python", sys.executable, "python", "-c", code], capture_output=True)
     assert ended.stdout.split() == [b"None", b"True"]
+
+
+def test_the_packed_sdk_is_found_once_it_is_whole(tmp_path, monkeypatch):
+    """Another process that installs meanwhile, or after this one was killed, never takes half a wheel."""
+    seen = []
+
+    class Ours:
+        def digest(self):
+            return "tree:0123456789abcdef"
+
+        async def wheel(self, folder):
+            wheel = folder / "verifiers-1-py3-none-any.whl"
+            wheel.write_bytes(b"half")
+            seen.extend(tmp_path.glob("hub/sdk/*/*.whl"))
+            wheel.write_bytes(b"whole")
+            return wheel
+
+    monkeypatch.setattr(install, "cache_dir", lambda: tmp_path)
+    monkeypatch.setattr(install, "sdk_wheel", lambda *_: None)
+    monkeypatch.setattr("verifiers.rollouts.workers.wheels.our_source", Ours)
+    lines = {install._sdk_line(None, None, lambda _: None) for _ in range(2)}
+    (wheel,) = tmp_path.glob("hub/sdk/*/*")
+    assert (seen, lines, wheel.read_bytes()) == ([], {f"verifiers @ {wheel.as_uri()}"}, b"whole")

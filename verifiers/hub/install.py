@@ -176,8 +176,12 @@ def _sdk_line(hub: HubClient, near: Chosen, note: Callable[[str], None]) -> str:
     note(f"the hub serves no wheel of {SDK} {ours}: the one that runs this is packed")
     source = our_source()
     folder = cache_dir() / "hub" / "sdk" / f"{ours}-{source.digest().replace(':', '-')[-16:]}"
-    wheels = sorted(folder.glob("*.whl"))
-    wheel = wheels[0] if wheels else asyncio.run(source.wheel(folder))
+    wheel = next(folder.glob("*.whl"), None)
+    if wheel is None:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder) as scratch:  # what others find there is whole
+            made = asyncio.run(source.wheel(Path(scratch)))
+            wheel = made.replace(folder / made.name)
     return f"{SDK} @ {wheel.as_uri()}"
 
 
