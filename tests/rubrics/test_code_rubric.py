@@ -6,13 +6,18 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from datasets import Dataset
 from rubric_states import always, finished
 
-from verifiers.errors import SandboxCreationError
+from verifiers.clients.scripted import ScriptedClient
+from verifiers.envs.env_group import EnvGroup
+from verifiers.envs.singleturn_env import SingleTurnEnv
+from verifiers.errors import SandboxCreationError, SandboxSettingsError
 from verifiers.grading.code_run import CodeLimits
 from verifiers.parsers.parser import Parser
 from verifiers.parsers.xml_parser import XMLParser
 from verifiers.rubrics.code_rubric import CodeRubric, grading_spec
+from verifiers.rubrics.rubric_group import RubricGroup
 from verifiers.sandboxes.local.provider import LocalProvider
 from verifiers.sandboxes.pool import SandboxPool
 from verifiers.sandboxes.sandbox import Provider
@@ -114,3 +119,16 @@ async def test_given_functions_and_parsers():
     parser = XMLParser(["answer"])
     rubric.bind_parser(parser)
     assert rubric.parser is parser
+
+
+@pytest.mark.parametrize(("named", "said"), [("dokcer", "dokcer"), ("unix:nothere.sock", r"nothere\.sock")])
+async def test_a_provider_that_is_not_there_ends_the_run_before_the_model_is_asked(monkeypatch, named, said):
+    """Programs would be paid for, and no one of them graded; groups of rubrics and of environments ask, too."""
+    monkeypatch.setenv("VF_SANDBOX_PROVIDER", named)
+    asked = []
+    tasks = Dataset.from_list([{"question": "double", "answer": TESTS}])
+    env = SingleTurnEnv(dataset=tasks, rubric=RubricGroup([CodeRubric()]))
+    group = EnvGroup([env])
+    with pytest.raises(SandboxSettingsError, match=said):
+        await group.evaluate(ScriptedClient(lambda request: asked.append(request) or RIGHT), "m", num_examples=1)
+    assert not asked

@@ -66,6 +66,11 @@ class EnvGroupRubric(Rubric):
         """Nothing of its own: the group asks each child."""
         return []
 
+    async def get_ready(self) -> None:
+        for child in self.children.values():
+            if child.score_rollouts:
+                await child.rubric.get_ready()
+
     async def score_rollout(self, state: State) -> None:
         with _inside([state]) as name:
             await self.children[name].rubric.score_rollout(state)

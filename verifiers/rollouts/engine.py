@@ -118,6 +118,8 @@ class Engine:
         """
         if not plan:
             return None
+        if self.env.score_rollouts:
+            await self.env.rubric.get_ready()
         reader = rows if isinstance(rows, RowReader) else RowReader(rows)
         play = _Play(self, reader, plan, on_sealed)
         try:

@@ -97,6 +97,10 @@ class CodeRubric(Rubric):
         known = bool(info.get("tests")) or any(info.get(form) for form in _FORMS)
         return read_tests(info if known else answer)
 
+    async def get_ready(self) -> None:
+        """Ask the provider what it can do: one that is not there is known before a program is paid for."""
+        await (self.provider or await default_provider()).capabilities()
+
     async def grade(self, source: str | None, tests: CodeTests) -> CodeGrade:
         """Grade one program. Raises SandboxError if the platform fails."""
         places = self._places.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(self.at_a_time))

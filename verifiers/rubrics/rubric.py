@@ -136,6 +136,9 @@ class Rubric:
         problems += [*bad_weights(names, self.get_reward_weights()), *shared_names([names])]
         return problems + ([self._parser_conflict] if self._parser_conflict else [])
 
+    async def get_ready(self) -> None:
+        """Called before rollouts are played. Raises what would keep every one of them from being scored."""
+
     @property
     def scores_itself(self) -> bool:
         """Whether the class overrides how rollouts are scored, so that its functions may not be all that counts."""

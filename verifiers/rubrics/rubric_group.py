@@ -81,6 +81,10 @@ class RubricGroup(Rubric):
         problems += shared_names(own)
         return problems + ([self._parser_conflict] if self._parser_conflict else [])
 
+    async def get_ready(self) -> None:
+        for rubric in self.rubrics:
+            await rubric.get_ready()
+
     @property
     def scores_itself(self) -> bool:
         """Whether one of the rubrics overrides how rollouts are scored."""

@@ -16,6 +16,7 @@ from verifiers.errors import (
     ConfigError,
     SandboxBusyError,
     SandboxDiedError,
+    SandboxSettingsError,
     SandboxUnreachableError,
     SandboxUnsupportedError,
 )
@@ -116,7 +117,11 @@ async def test_a_refusal_by_all_is_the_reason():
         with pytest.raises(ConfigError, match="token"):
             await provider.create(SandboxSpec())
     async with NodesProvider(["http://127.0.0.1:9", "http://127.0.0.1:10"], TOKEN, patience=STEADY) as nobody:
-        with pytest.raises(SandboxUnreachableError, match=r"127\.0\.0\.1:9.*127\.0\.0\.1:10"):
+        with pytest.raises(SandboxSettingsError, match=r"127\.0\.0\.1:9.*127\.0\.0\.1:10") as never:
+            await nobody.create(SandboxSpec())
+        assert never.value.fatal and "sandboxd" in (never.value.hint or "")
+    async with NodesProvider(["unix:nothere.sock"], TOKEN, patience=STEADY) as nobody:
+        with pytest.raises(SandboxSettingsError, match=r"nothere\.sock"):
             await nobody.create(SandboxSpec())
     with pytest.raises(ConfigError):
         NodesProvider("http://127.0.0.1:9", TOKEN)

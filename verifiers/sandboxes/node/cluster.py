@@ -26,6 +26,7 @@ from verifiers.errors import (
     SandboxBusyError,
     SandboxDiedError,
     SandboxError,
+    SandboxSettingsError,
     SandboxUnreachableError,
     SandboxUnsupportedError,
 )
@@ -87,6 +88,7 @@ class NodesProvider(Provider):
         self._look_s = look_s
         self._nodes: dict[str, Node] = {}
         self._of_key: dict[str, Node] = {}
+        self._answered = False
         self._looking: asyncio.Task[None] | None = None
         self._looked: asyncio.Task[None] | None = None
         self._left: set[asyncio.Task[Sandbox]] = set()
@@ -227,8 +229,11 @@ class NodesProvider(Provider):
         if draining:
             text = f"the nodes that answer are being shut down: {', '.join(draining)}"
             return SandboxBusyError(text, retry_after=5.0)
-        told = "; ".join(_named(node) for node in self._nodes.values())
-        return SandboxUnreachableError(f"no node answers ({told or ', '.join(self._addresses)})")
+        told = "; ".join(_named(node) for node in self._nodes.values()) or ", ".join(self._addresses)
+        if not self._answered:  # waiting for one that never was there would fail every rollout alike
+            hint = "Start a node there (sandboxd --help), or correct its address (VF_SANDBOX_PROVIDER)."
+            return SandboxSettingsError(f"no node answers ({told})", hint=hint)
+        return SandboxUnreachableError(f"no node answers ({told})")
 
     # --- how they are -----------------------------------------------------------------------------------------------
 
@@ -261,6 +266,7 @@ class NodesProvider(Provider):
             return
         if node.why and node.why != "not asked yet":
             logger.info("node %s: %s", node.url, "answers again" if found["status"] == "ok" else found["status"])
+        self._answered = True
         node.why = "" if found["status"] == "ok" else str(found["status"])
         node.refusal = None
         node.lost.clear()
