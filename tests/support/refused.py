@@ -275,6 +275,30 @@ ENVIRONMENTS = [
         wheel("startup-name", "may be another package's", files={path: b""})
         for path in ("distutils-precedence.pth", "demo.start", "demo_env2.pth", f"{DATA}/platlib/_Virtualenv.PTH")
     ),
+    *(
+        make("private-file", f"{path}: {why}", files={path: b""})
+        for make, path, why in (
+            (sdist, ".env", "a file of this name holds secrets"),
+            (sdist, "demo_env/.ENV.local", "a file of this name holds secrets"),
+            (wheel, "demo_env/.env", "a file of this name holds secrets"),
+            (wheel, f"{DATA}/data/share/demo/credentials.json", "a file of this name holds secrets"),
+            (sdist, ".netrc", "a file of this name holds secrets"),
+            (sdist, ".pypirc", "a file of this name holds secrets"),
+            (sdist, "keys/server.pem", "a file of this name holds secrets"),
+            (sdist, "keys/id_rsa_deploy", "a file of this name holds secrets"),
+            (sdist, "keys/id_ed25519", "a file of this name holds secrets"),
+            (sdist, "client_secret_12.apps.json", "a file of this name holds secrets"),
+            (sdist, ".aws/config", "a file of this name holds secrets"),
+            (sdist, "outputs/evals/demo--m/1/results.jsonl", "it lies where runs keep their results"),
+            (sdist, "outputs/log.txt", "it lies where runs keep their results"),
+            (wheel, "demo_env/outputs/evals/a.jsonl", "it lies where runs keep their results"),
+            (sdist, ".git/config", "it belongs to a checkout or to its virtual environment"),
+            (sdist, "vendor/.git", "it belongs to a checkout or to its virtual environment"),
+            (sdist, ".venv/bin/python", "it belongs to a checkout or to its virtual environment"),
+            (sdist, "env/pyvenv.cfg", "it belongs to a checkout or to its virtual environment"),
+            (sdist, "demo_env/__pycache__/a.pyc", "it belongs to a checkout or to its virtual environment"),
+        )
+    ),
     wheel("load-module", "holds demo, other", module=None, files={"demo.py": NO_LOADER, "other/a.py": ""}),
     wheel("load-module", "holds no module", module=None),
     wheel("load-module", "holds demo_env", module=None, files={"demo_env/main.py": NO_LOADER}),

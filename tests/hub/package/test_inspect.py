@@ -254,6 +254,18 @@ def test_common_noise_of_tools_passes(tmp_path):
     assert wheel(tmp_path, dist_info=info, files=files, record=better).warnings == []
 
 
+def test_names_that_only_sound_private_pass(tmp_path):
+    """Examples, public keys and certificates, source, and a package that is called outputs."""
+    names = (
+        ".env.example", ".env.local.sample", "demo_env/env.py", "demo_env/credentials.py", "docs/credentials.md",
+        ".gitignore", ".gitattributes", ".github/workflows/ci.yml", "keys/id_rsa.pub", "keys/ca.crt", "answers.key",
+        "id_rsa_cracking.py", "demo_env/outputs/format.py", "demo_env/evals/a.json", "outputs/__init__.py",
+        "outputs/text.py", "venvs/a.txt",
+    )  # fmt: skip
+    files = dict.fromkeys(names, b"")
+    assert codes(sdist(tmp_path, files=files)) == codes(wheel(tmp_path, files=files)) == []
+
+
 @pytest.mark.parametrize(
     "name", ["demo_env.pth", "demo-env.start", "__editable__.demo_env-0.1.0.pth", "_demo_env.pth", "demo.env-nspkg.pth"]
 )

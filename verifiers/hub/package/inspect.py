@@ -13,7 +13,7 @@ import hashlib
 from pathlib import Path
 from typing import BinaryIO
 
-from verifiers.hub.package import contract, metadata, project, record, wheel
+from verifiers.hub.package import contract, metadata, private_files, project, record, wheel
 from verifiers.hub.package.facts import FileFacts, Policy
 from verifiers.hub.package.names import (
     SdistName,
@@ -130,5 +130,5 @@ WHEEL_CHECKS: list[Step] = [
     *record.CHECKS,
 ]
 SDIST_CHECKS: list[Step] = [walk_sdist, *metadata.CHECKS]
-ENVIRONMENT_CHECKS: list[Step] = project.CHECKS
-WHEEL_ENVIRONMENT_CHECKS: list[Step] = [*wheel.ENVIRONMENT_CHECKS, *project.CHECKS, *contract.CHECKS]
+ENVIRONMENT_CHECKS: list[Step] = [*private_files.CHECKS, *project.CHECKS]
+WHEEL_ENVIRONMENT_CHECKS: list[Step] = [*wheel.ENVIRONMENT_CHECKS, *ENVIRONMENT_CHECKS, *contract.CHECKS]

@@ -166,6 +166,14 @@ _ALL = (
         "or in place of another package's.",
         "Leave it out: installers make it where it is wanted.",
     ),
+    Rule(
+        "private-file",
+        "An archive of an environment holds nothing that is secret or private by its name: `.env`, `.env.*` (but "
+        "`.env.example` and the like), `.netrc`, `.pypirc`, `credentials.json`, `*.pem`, `id_rsa*`, `.ssh/`, results "
+        "in `outputs/`, `.git/`, `.venv/`, `__pycache__/`.",
+        "Leave it out: `only-include` below [tool.hatch.build.targets.sdist] names what belongs (`vf-init` shows how). "
+        "What is public takes another name, such as `.crt` for a certificate.",
+    ),
     # --- RECORD ---------------------------------------------------------------------------------------------
     Rule("record-missing", "A wheel has RECORD.", "Build again with a current tool."),
     Rule(
