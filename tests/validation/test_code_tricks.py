@@ -4,6 +4,7 @@ import pytest
 
 from tests.support.toy_environments import by_check, found
 from verifiers.grading.code_tests import read_tests
+from verifiers.sandboxes.local import probe
 from verifiers.validation import check_tricks
 from verifiers.validation.check_tricks import names_of
 from verifiers.validation.findings import Status
@@ -69,6 +70,18 @@ def test_a_grader_that_believes_the_exit_code_is_found(environments, monkeypatch
     results = environments.here(written(environments, TRUSTING), num_examples=1)
     told = found(results)
     assert list(told) == ["code-tricks"] and "the trick 'exit with 0' earned 1, and so did" in told["code-tricks"]
+
+
+def test_a_machine_without_sandboxes_leaves_the_checks_open(environments, monkeypatch):
+    """What is missing is no fault of the oracle, and the note says how to get it."""
+    missing = probe.Check("bubblewrap", False, "not installed", fix="Install it: pip install 'verifiers[sandbox]'.")
+    monkeypatch.setattr(probe, "failed", lambda level: [missing] if level == "namespace" else [])
+    results = environments.here(written(environments, OURS), num_examples=1)
+    assert found(results) == {}
+    for name in ("oracle", "code-tricks"):
+        result = by_check(results)[name]
+        assert result.status is Status.NOT_CHECKED
+        assert "bubblewrap: not installed. Install it: pip install 'verifiers[sandbox]'" in result.note
 
 
 def test_tests_that_can_not_be_read_leave_the_check_open(environments, monkeypatch):

@@ -19,13 +19,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from string import Template
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 from cyclopts import App, Parameter
 
 from verifiers.cli.frame import framed, parsed, start
 from verifiers.cli.output import Output
-from verifiers.errors import ConfigError, ExitCode, StoreError
+from verifiers.errors import ConfigError, ExitCode, MissingExtraError, StoreError
 
 Kind = Literal["single-turn", "multi-turn", "tool", "sandbox", "code"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -70,13 +70,21 @@ class Scaffold:
             f"test_{self.module}.py": _filled(f"{self._folder}/test.py.tmpl", texts),
         }
 
+    @property
+    def needs_sandbox(self) -> bool:
+        """Whether its rollouts, or their programs, run in sandboxes."""
+        return self._card().get("extra") == "sandbox"
+
+    def _card(self) -> dict[str, Any]:
+        return tomllib.loads((TEMPLATES / self._folder / "card.toml").read_text(encoding="utf-8"))
+
     def _texts(self) -> Mapping[str, str]:
-        card = tomllib.loads((TEMPLATES / self._folder / "card.toml").read_text(encoding="utf-8"))
+        card = self._card()
         return {
             **{key: value.strip() for key, value in card.items() if isinstance(value, str)},
             "keywords": ", ".join(f'"{word}"' for word in card["keywords"]),
             "requirement": f"verifiers[{card['extra']}]" if "extra" in card else "verifiers",
-            "sandbox": str(card.get("extra") == "sandbox").lower(),
+            "sandbox": str(self.needs_sandbox).lower(),
             "name": self.name,
             "module": self.module,
             "contents": self.module if self.multi_file else f"{self.module}.py",
@@ -188,12 +196,24 @@ def _report(scaffold: Scaffold, folder: Path, done: Mapping[str, Sequence[Path]]
     if not done["written"]:
         output.hint(f"Everything exists. Overwrite it: vf-init {scaffold.name} -p {folder} --force")
         return ExitCode.FAILED
+    if scaffold.needs_sandbox and not _has_bubblewrap():
+        output.hint("First, its sandboxes: pip install 'verifiers[sandbox]' (vf-sandbox doctor says what works here)")
     place = "" if folder == Path("environments") else f" --env-dir-path {folder}"
     output.hint(f"Run it:   vf-eval {scaffold.name} -m local{place}")
     first = "" if importlib.util.find_spec("pytest") else "pip install pytest && "
     output.hint(f"Test it:  {first}python -m pytest {folder / scaffold.module}")
     output.hint(f"Train it: vf-train model.path=MODEL_FOLDER env={scaffold.name}{place}")
     return ExitCode.OK
+
+
+def _has_bubblewrap() -> bool:
+    from verifiers.sandboxes.local.launch import find_bubblewrap  # here: other kinds do without
+
+    try:
+        find_bubblewrap()
+    except MissingExtraError:
+        return False
+    return True
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

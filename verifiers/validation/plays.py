@@ -1,7 +1,7 @@
 """Rollouts of the environment under validation, played with a scripted model through the real engine.
 
-Nothing leaves the machine unless that was allowed. Rollouts whose scoring needed a judge, or another machine that was
-refused, are marked as blocked: what they earned says nothing.
+Nothing leaves the machine unless that was allowed. Rollouts that needed a judge, another machine that was refused, or
+a sandbox that this machine can not give are marked as blocked: what they earned says nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +16,13 @@ from typing import Any
 from verifiers.clients.scripted import ScriptedClient
 from verifiers.envs.environment import Environment
 from verifiers.error_text import error_record
-from verifiers.errors import AuthenticationError, Error, MissingKeyError
+from verifiers.errors import (
+    AuthenticationError,
+    Error,
+    MissingExtraError,
+    MissingKeyError,
+    SandboxUnsupportedError,
+)
 from verifiers.rollouts.engine import Engine
 from verifiers.rollouts.plan import plan_rollouts
 from verifiers.rubrics.judge_rubric import JudgeRubric
@@ -185,8 +191,7 @@ class Plays:
         try:
             await engine.play([row], plan, lambda record, state: kept.append((record, state)))
         except Error as error:  # what would have ended a run
-            blocked = f"a judge ({error})" if isinstance(error, MissingKeyError | AuthenticationError) else ""
-            return Played(position, reply, _without_record(error), State(), blocked=blocked)
+            return Played(position, reply, _without_record(error), State(), blocked=_lacking_here(error))
         record, state = kept[0]
         return Played(position, reply, record, state, endless=asked > turns, blocked=_lacking(record))
 
@@ -240,6 +245,15 @@ def _limit(rubric: Any, seconds: float) -> None:
     if isinstance(rubric, JudgeRubric):
         rubric.judge_timeout = min(rubric.judge_timeout, seconds)
         rubric.judge_retries = 0
+
+
+def _lacking_here(error: Error) -> str:
+    """What an error that ends runs says is missing: a key, or what this machine needs for sandboxes."""
+    if isinstance(error, MissingKeyError | AuthenticationError):
+        return f"a judge ({error})"
+    if isinstance(error, SandboxUnsupportedError | MissingExtraError):
+        return f"what this machine does not have: {error}. {error.hint or ''}".strip()
+    return ""
 
 
 def _lacking(record: Mapping[str, Any]) -> str:
