@@ -144,6 +144,8 @@ def test_a_folder_is_found_by_name_and_by_path(tmp_path, monkeypatch):
     assert project_folder("environments/demo_env", tmp_path / "none").samefile(home)
     with pytest.raises(EnvironmentNotFoundError, match="there is no folder"):
         project_folder("other", tmp_path / "environments")
+    (tmp_path / "demo-env").mkdir()  # what `vf-train … -o demo-env` left
+    assert project_folder("demo-env", tmp_path / "environments") == home
     with pytest.raises(EnvironmentNotFoundError, match=r"no pyproject\.toml"):
         project_folder(str(tmp_path), tmp_path)
 

@@ -12,6 +12,8 @@ from pathlib import Path
 from verifiers.errors import EnvironmentInstallError, EnvironmentNotFoundError
 from verifiers.rollouts.workers.uv import uv
 
+PROJECT = "pyproject.toml"
+
 
 class BuildError(EnvironmentInstallError):
     """The project could not be built."""
@@ -28,10 +30,15 @@ class Built:
 
 
 def project_folder(environment: str, env_dir: Path) -> Path:
-    """The folder of a local environment: a path, or a name below `env_dir`. EnvironmentNotFoundError if none."""
+    """The folder of a local environment: a path, or a name below `env_dir`. EnvironmentNotFoundError if none.
+
+    A folder here that only has the same name, such as a run's, is not taken for it.
+    """
     named = Path(environment).expanduser()
-    folder = named if os.sep in environment or named.is_dir() else env_dir / environment.replace("-", "_")
-    if not (folder / "pyproject.toml").is_file():
+    folder = named
+    if os.sep not in environment and not (named / PROJECT).is_file():
+        folder = env_dir / environment.replace("-", "_")
+    if not (folder / PROJECT).is_file():
         raise EnvironmentNotFoundError(
             f"{folder} has no pyproject.toml" if folder.is_dir() else f"there is no folder {folder}",
             hint=f"Name an environment below {env_dir}, its folder, or a wheel.",
