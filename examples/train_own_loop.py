@@ -14,12 +14,12 @@ from typing import Any
 try:
     import torch
     from toy_model import toy_environment, toy_model, toy_tokenizer
-    from transformers import AutoModelForCausalLM, AutoTokenizer
 except ImportError as error:
     sys.exit(f"{error}. This example needs: pip install 'verifiers[train]>=1'")
 
 import verifiers as vf
 from verifiers.train.engines.torch_engine import TorchEngine
+from verifiers.train.models import load_model
 
 
 def loss_of(model: torch.nn.Module, row: vf.Row) -> torch.Tensor:
@@ -59,7 +59,9 @@ async def train(model: Any, tokenizer: Any, env: vf.Environment, steps: int, lr:
 if __name__ == "__main__":
     torch.set_num_threads(1)
     folder = sys.argv[1] if len(sys.argv) > 1 else None
-    model = AutoModelForCausalLM.from_pretrained(folder) if folder else toy_model()
-    tokenizer = AutoTokenizer.from_pretrained(folder) if folder else toy_tokenizer()
+    try:
+        model, tokenizer = load_model(folder, "cpu") if folder else (toy_model(), toy_tokenizer())
+    except vf.Error as error:
+        sys.exit(f"{error}. {error.hint}")
     curve = asyncio.run(train(model, tokenizer, toy_environment(), 50, 1e-5 if folder else 2e-3, 3))
     print("reward", *(f"{reward:.2f}" for reward in curve[::5]), f"… {max(curve[-5:]):.2f}")

@@ -15,17 +15,20 @@ os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")  # rollout_func is experi
 try:
     import torch
     from toy_model import toy_environment, toy_model, toy_tokenizer
-    from transformers import AutoModelForCausalLM, AutoTokenizer
     from trl import GRPOConfig, GRPOTrainer
 except ImportError as error:
     sys.exit(f"{error}. This example needs: pip install 'verifiers[trl]>=1'")
 
+import verifiers as vf
 from verifiers.train.adapters.trl import make_rollout_func
+from verifiers.train.models import load_model
 
 torch.set_num_threads(1)
 folder = sys.argv[1] if len(sys.argv) > 1 else None
-model = AutoModelForCausalLM.from_pretrained(folder) if folder else toy_model()
-tokenizer = AutoTokenizer.from_pretrained(folder) if folder else toy_tokenizer()
+try:
+    model, tokenizer = load_model(folder, "cpu") if folder else (toy_model(), toy_tokenizer())
+except vf.Error as error:
+    sys.exit(f"{error}. {error.hint}")
 
 with make_rollout_func(toy_environment()) as rollout:
     trainer = GRPOTrainer(

@@ -52,11 +52,11 @@ def test_mistakes_are_told(
     monkeypatch.setitem(sys.modules, "wandb", None)
     for line, told in (
         ([], "nothing says what to train"),
-        (["model.path=m"], "data.files is empty"),
-        (["model.path=m", "data.files=d.jsonl", "sft.epoch=2"], "'epochs'"),
-        (["model.path=m", "data.files=absent.jsonl"], "absent.jsonl"),
-        (["model.path=m", "data.files=d.jsonl", "data.validation=absent.jsonl", "--dry-run"], "absent.jsonl"),
-        (["model.path=m", "data.files=d.jsonl", "log.wandb=p"], "pip install wandb"),
+        (["model.path=owner/m"], "data.files is empty"),
+        (["model.path=owner/m", "data.files=d.jsonl", "sft.epoch=2"], "'epochs'"),
+        (["model.path=owner/m", "data.files=absent.jsonl"], "absent.jsonl"),
+        (["model.path=owner/m", "data.files=d.jsonl", "data.validation=absent.jsonl", "--dry-run"], "absent.jsonl"),
+        (["model.path=owner/m", "data.files=d.jsonl", "log.wandb=p"], "pip install wandb"),
     ):
         assert run(line) != ExitCode.OK
         assert told in capsys.readouterr().err
@@ -66,7 +66,7 @@ def test_dry_run_prints_every_setting(tmp_path: Path, capsys: pytest.CaptureFixt
     """As TOML."""
     data = tmp_path / "data.jsonl"
     data.write_text('{"messages": []}\n')
-    assert run(["model.path=m", f"data.files={data}", "--dry-run", "--trainer.lr", "1e-4"]) == ExitCode.OK
+    assert run(["model.path=owner/m", f"data.files={data}", "--dry-run", "--trainer.lr", "1e-4"]) == ExitCode.OK
     shown = tomllib.loads(capsys.readouterr().out)
     assert shown["trainer"]["lr"] == 1e-4 and shown["data"]["files"] == [str(data)]
 

@@ -60,7 +60,7 @@ def test_dry_run_prints_a_file_that_gives_the_same(
 ) -> None:
     """stdout is TOML: every setting, and in comments what would be run, with the environment's digest."""
     name = environments.write(SOUND)
-    settings = [f"env={name}", "model.path=m", "loop.steps=7"]
+    settings = [f"env={name}", "model.path=owner/m", "loop.steps=7"]
     assert run([*settings, "--dry-run", "--trainer.lr", "1e-3"]) == ExitCode.OK
     shown = capsys.readouterr().out
     assert f"# environment: {name} " in shown and "tree:" in shown
@@ -73,7 +73,7 @@ def test_dry_run_prints_a_file_that_gives_the_same(
 def test_dry_run_as_json(environments: Environments, capsys: pytest.CaptureFixture[str]) -> None:
     """One event with the plan and every setting."""
     name = environments.write(SOUND)
-    assert run([f"env={name}", "model.path=m", "--dry-run", "--json"]) == ExitCode.OK
+    assert run([f"env={name}", "model.path=owner/m", "--dry-run", "--json"]) == ExitCode.OK
     [event] = map(json.loads, capsys.readouterr().out.splitlines())
     assert event["event"] == "plan" and event["config"]["env"][0]["id"] == name
     assert event["environments"][0]["tasks"] > 0 and event["rollouts_per_batch"] == 64
@@ -82,7 +82,7 @@ def test_dry_run_as_json(environments: Environments, capsys: pytest.CaptureFixtu
 def test_dry_run_looks_at_what_is_evaluated_on(environments: Environments, capsys: pytest.CaptureFixture[str]) -> None:
     """Environments that evaluations alone name are found, loaded and told with the tasks that would be played."""
     trained, other = environments.write(SOUND), environments.write(SOUND)
-    line = [f"env={trained}", "model.path=m", f"eval.environments={other}", "--dry-run"]
+    line = [f"env={trained}", "model.path=owner/m", f"eval.environments={other}", "--dry-run"]
     assert run([*line, "eval.num_examples=1"]) == ExitCode.OK
     shown = capsys.readouterr().out
     assert f"# environment: {trained} " in shown
@@ -109,7 +109,7 @@ def test_a_package_that_is_missing_is_told_before_anything_is_loaded(
 ) -> None:  # fmt: skip
     """By the setting that asks for it, with the command that installs it, in a dry run as in a real one."""
     monkeypatch.setitem(sys.modules, package, None)
-    line = ["model.path=m", f"env={environments.write(SOUND)}", setting, *(["--dry-run"] if dry else [])]
+    line = ["model.path=owner/m", f"env={environments.write(SOUND)}", setting, *(["--dry-run"] if dry else [])]
     assert run(line) != ExitCode.OK
     shown = capsys.readouterr()
     assert setting.partition("=")[0].removesuffix(".rank") in shown.err and command in shown.err and not shown.out
@@ -122,8 +122,8 @@ def test_a_package_that_is_missing_is_told_before_anything_is_loaded(
         (["absent.toml"], "can not read absent.toml"),
         (["trainer.lr"], "'trainer.lr' is neither a file nor a setting"),
         (["model.path=./absent", "env=e"], "there is no model './absent'"),
-        (["model.path=m", "env=nowhere", "--dry-run"], "no environment 'nowhere'"),
-        (["model.path=m", "env=e", "--trainer.lrr", "1"], "Did you mean 'lr'"),
+        (["model.path=owner/m", "env=nowhere", "--dry-run"], "no environment 'nowhere'"),
+        (["model.path=owner/m", "env=e", "--trainer.lrr", "1"], "Did you mean 'lr'"),
         (["--dryrun"], "--dry-run"),
     ],
     ids=["nothing", "file", "value", "model", "environment", "setting", "flag"],
@@ -220,7 +220,7 @@ def test_a_key_that_is_missing_is_told_before_anything_is_loaded(
 ) -> None:
     """By its variable; a dry run, on a machine that is not the fleet's, needs none."""
     fleet = ["sampler.kind=vllm", "sampler.urls=http://127.0.0.1:9", "sampler.api_key_var=FLEET_KEY"]
-    settings = ["model.path=m", f"env={environments.write(SOUND)}", *fleet]
+    settings = ["model.path=owner/m", f"env={environments.write(SOUND)}", *fleet]
     assert run([*settings, "--dry-run"]) == ExitCode.OK
     capsys.readouterr()
     assert run(settings) == ExitCode.DENIED

@@ -27,7 +27,7 @@ def model_files(model: str) -> dict[str, dict[str, Any]]:
     """
     path = Path(model)
     if not path.exists():
-        path = _cached(model) or path
+        path = cached(model) or path
     files = [path] if path.is_file() else sorted(path.glob("*")) if path.is_dir() else []
     return {file.name: _described(file) for file in files if file.is_file()}
 
@@ -44,7 +44,7 @@ def _described(file: Path) -> dict[str, Any]:
     return {"bytes": size, "sampled_sha256": digest.hexdigest()}
 
 
-def _cached(name: str) -> Path | None:
+def cached(name: str) -> Path | None:
     """The folder of the files that a name on the Hugging Face Hub was last loaded from."""
     from huggingface_hub import try_to_load_from_cache  # comes with datasets
     from huggingface_hub.errors import HFValidationError

@@ -19,6 +19,7 @@ from typing import Any
 
 from verifiers.errors import ConfigError, MissingExtraError
 from verifiers.train.config import ModelConfig
+from verifiers.train.model_files import cached
 from verifiers.train.plan import on_hub
 
 try:
@@ -32,6 +33,9 @@ except ImportError as error:
 
 
 WHERE = "A model is a folder with config.json, weights and tokenizer, a .gguf file, or a name on the Hugging Face Hub."
+
+HUB_S = 10.0
+"""Seconds that the Hub has for its first answer."""
 
 
 @dataclass(slots=True)
@@ -171,11 +175,11 @@ def _attention(config: ModelConfig, device: Any) -> str:
     return "flash_attention_2" if half and is_flash_attn_2_available() else attention.NAME
 
 
-def _source(path: str) -> tuple[str, dict[str, str]]:
+def _source(path: str) -> tuple[str, dict[str, Any]]:
     if not path:
         raise ConfigError("model.path is not set", hint=WHERE)
     if on_hub(path):
-        return path, {}
+        return path, _from_hub(path)
     if path.endswith(".gguf"):
         if importlib.util.find_spec("gguf") is None:
             raise MissingExtraError("train", "A GGUF file")
@@ -221,3 +225,21 @@ def adapted(model: Any, config: Any) -> Any:
 
 def _first_line(error: BaseException) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def _from_hub(name: str) -> dict[str, Any]:
+    """How a name on the Hub is loaded: from what is kept here if the Hub does not give it. ConfigError if neither does.
+
+    It is asked once, since its own client would try for a minute, with a line on each of a dozen attempts.
+    """
+    from huggingface_hub import get_hf_file_metadata, hf_hub_url  # comes with transformers
+
+    try:
+        get_hf_file_metadata(hf_hub_url(name, "config.json"), timeout=HUB_S)
+    except Exception as error:  # boundary: of the Hub's client and of the HTTP client below it
+        if cached(name) is not None:
+            return {"local_files_only": True}
+        raise ConfigError(
+            f"there is no folder {name!r}, and the Hugging Face Hub does not give it: {_first_line(error)}", hint=WHERE
+        ) from error
+    return {}

@@ -44,7 +44,7 @@ def on_hub(path: str) -> bool:
     first, *rest = Path(path).parts
     if len(rest) > 1 or first in ("/", "~", "..") or path.startswith("./") or path.endswith(".gguf"):
         raise _no_model(path)
-    if rest and Path(first).is_dir():
+    if not rest or Path(first).is_dir():
         raise _no_model(path)
     return True
 

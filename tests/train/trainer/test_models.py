@@ -47,7 +47,7 @@ def test_a_gguf_file_is_loaded(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("path", "said"),
     [("", "model.path is not set"), ("here/is/nothing", "there is no model"), ("x.gguf", "there is no model")]
-    + [("nobody/nothing", "no model could be loaded")],
+    + [("nothing", "there is no model"), ("nobody/nothing", "Hub does not give it")],
 )
 def test_where_there_is_no_model_the_setting_is_named(path: str, said: str, monkeypatch: Any) -> None:
     """A ConfigError with what was asked for and what would do, not a library's traceback."""
