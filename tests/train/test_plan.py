@@ -10,7 +10,7 @@ from verifiers.errors import ConfigError
 from verifiers.train.plan import on_hub
 
 
-@pytest.mark.parametrize("path", ["sft/model", "nomodel", "a/b/c", "./m", "../m", "/no/m", "~/m", "m.gguf", "owner/m.gguf"])
+@pytest.mark.parametrize("path", ["sft/model", "no", "a/b/c", "./m", "../m", "/no/m", "~/m", "m.gguf", "owner/m.gguf"])
 def test_what_is_meant_to_be_here_is_not_looked_for_elsewhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
