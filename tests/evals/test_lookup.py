@@ -13,8 +13,20 @@ def test_a_local_environment_is_put_on_the_path(workspace, make_environment):
     assert sys.path[0] == str(folder)
     assert (found.version, found.local, found.defaults) == ("0.2.0", True, {"num_examples": 9})
     assert "toy-env 0.2.0" in found.described
-    assert find_environment("owner/toy_env@0.2.0").path == found.path
     assert sys.path.count(str(folder)) == 1
+
+
+def test_no_folder_is_an_owners(workspace, make_environment):
+    """Neither the folder of that name, nor its module on the path, is played under an owner's id."""
+    make_environment()
+    find_environment("toy-env")
+    for env_id in ("owner/toy-env", "owner/toy_env@0.2.0"):
+        with pytest.raises(EnvironmentNotFoundError, match="of that owner among the installed") as missing:
+            find_environment(env_id)
+        assert "VF_HUB_URL" in str(missing.value.hint)
+    with pytest.raises(EnvironmentNotFoundError) as path:
+        find_environment("environments/toy_env")
+    assert "./environments/toy_env" in str(path.value.hint)
 
 
 def test_packages_and_src_layouts_are_found(workspace):

@@ -1,3 +1,4 @@
+import importlib
 import json
 import shutil
 import sys
@@ -7,7 +8,13 @@ import pytest
 from tests.support.archives import MODULE
 from verifiers.cli.train import run as train
 from verifiers.envs.provenance import environment_ref
-from verifiers.errors import EnvironmentInstallError, EnvironmentNotFoundError, ExitCode, HubUnavailableError
+from verifiers.errors import (
+    ConfigError,
+    EnvironmentInstallError,
+    EnvironmentNotFoundError,
+    ExitCode,
+    HubUnavailableError,
+)
 from verifiers.evals.config import resolve
 from verifiers.evals.lookup import find_environment
 from verifiers.hub import prepare as module
@@ -74,19 +81,29 @@ def test_no_folder_stands_in_for_a_release(hub, owner, place, tmp_path):
     folder = local_folder(tmp_path)
     env_id = f"{owner.slug}/demo-env@0.1.0"
     settings = {"model": "m", "api_base_url": "http://127.0.0.1:9/v1"}
-    assert resolve([env_id], settings)[0].environment.path == folder.relative_to(tmp_path)
+    with pytest.raises(EnvironmentNotFoundError, match="of that owner"):
+        resolve([env_id], settings)
+    assert resolve(["demo-env"], settings)[0].environment.path == folder.relative_to(tmp_path)
     sys.path.remove(str(folder))
+    importlib.invalidate_caches()
     found = resolve([env_id], settings, Preparer(hub.url))[0].environment
     assert not found.local and found.path.parent == place.site
     assert find_environment(env_id).path == found.path  # as workers and checks look for it
 
 
-def test_without_a_hub_ids_are_looked_up_here(owner, place):
-    """And the error says how to name one."""
-    assert Preparer()(f"{owner.slug}/demo-env@0.1.0", False) is None
-    with pytest.raises(EnvironmentNotFoundError) as missing:
-        find_environment("alice/none@1.0")
+def test_without_a_hub_only_what_is_installed_is_found(hub, owner, place, tmp_path):
+    """A folder of the name is not; the error says how to name a hub."""
+    env_id = f"{owner.slug}/demo-env@0.1.0"
+    local_folder(tmp_path)
+    with pytest.raises(ConfigError, match="no hub was named") as missing:
+        Preparer()(env_id, False)
     assert "VF_HUB_URL" in missing.value.hint
+    with pytest.raises(EnvironmentNotFoundError) as path:
+        Preparer()("environments/demo_env", False)
+    assert "./environments/demo_env" in path.value.hint
+    installed = Preparer(hub.url)(env_id, False)
+    found = Preparer()(env_id, False)
+    assert (found.path, found.local) == (installed.path, False)
 
 
 def test_another_owners_package_is_another_package(hub, owner, place, release):

@@ -20,7 +20,7 @@ from typing import Any
 
 from verifiers.envs.installed import installed_package, installed_packages
 from verifiers.envs.load import module_name, split_id
-from verifiers.envs.origin import hub_origin
+from verifiers.envs.origin import direct_url, hub_origin
 from verifiers.errors import ConfigError, EnvironmentLoadError, EnvironmentNotFoundError
 from verifiers.settings import near_misses, read_toml, table_at
 from verifiers.types.config import HubWheel
@@ -51,7 +51,8 @@ class FoundEnvironment:
 def find_environment(env_id: str, env_dir: str | Path = "./environments") -> FoundEnvironment:
     """Find `name`, `owner/name[@version]` or a path to an environment's folder, and make it importable.
 
-    Whoever asks a hub for ids with an owner does so before (`verifiers.hub.prepare`): here a folder may stand in.
+    An id with an owner is an installed package, never a folder: what lies there may be anything, and would be recorded
+    under the hub's name. Whoever asks a hub does so before (`verifiers.hub.prepare`).
 
     EnvironmentNotFoundError names what is near; EnvironmentLoadError and ConfigError say what is wrong with a folder
     that was found.
@@ -61,11 +62,10 @@ def find_environment(env_id: str, env_dir: str | Path = "./environments") -> Fou
         if not folder.is_dir():
             raise EnvironmentNotFoundError(f"there is no folder {env_id}")
         return _local(folder.name, folder, None)
-    if (release := _installed_release(env_id)) is not None:
-        return release
+    owner, _, wanted = split_id(env_id)
     folder = Path(env_dir) / module_name(env_id)
-    if folder.is_dir():
-        return _local(env_id, folder, split_id(env_id)[2])
+    if owner is None and folder.is_dir():
+        return _local(env_id, folder, wanted)
     return find_installed(env_id) or _none(env_id, Path(env_dir))
 
 
@@ -108,24 +108,19 @@ def _holds(base: Path, module: str) -> bool:
 # --- an installed package -------------------------------------------------------------------------------------
 
 
-def _installed_release(env_id: str) -> FoundEnvironment | None:
-    """The installed package, if it is known to be the hub's release of this very id: no folder comes before that."""
-    owner, name, wanted = split_id(env_id)
-    if owner is None or wanted is None:
-        return None
-    distribution = installed_package(name)
-    hub = hub_origin(distribution) if distribution is not None else None
-    return find_installed(env_id) if hub is not None and (hub.owner, hub.version) == (owner, wanted) else None
-
-
 def find_installed(env_id: str) -> FoundEnvironment | None:
-    """The installed package of an id, None if there is none. EnvironmentNotFoundError if it is another one's."""
+    """The installed package of an id, None if there is none. EnvironmentNotFoundError if it is another one's.
+
+    With an owner, what is on `sys.path` only, or was installed from a folder, is none.
+    """
     owner, name, wanted = split_id(env_id)
     spec = importlib.util.find_spec(module_name(env_id))
     if spec is None:
         return None
     origin = Path(spec.origin) if spec.origin and spec.has_location else None
     distribution = installed_package(name)
+    if owner is not None and (distribution is None or "dir_info" in direct_url(distribution)):
+        return None
     if distribution is None:
         return FoundEnvironment(env_id, origin or Path(), None, False, _defaults_beside(origin, name))
     version, hub = distribution.version, hub_origin(distribution)
@@ -166,16 +161,19 @@ def _shipped_projects(module: Path | None, name: str) -> Iterator[Path]:
 
 def _none(env_id: str, env_dir: Path) -> FoundEnvironment:
     known = sorted({*_local_names(env_dir), *_installed_names()})
-    place = f"in {env_dir}" if env_dir.is_dir() else f"in {env_dir} (there is no such folder)"
     listed = f"There are: {', '.join(known[:12])}{' …' if len(known) > 12 else ''}." if known else ""
     hint = near_misses(env_id.replace("_", "-"), known) or listed
+    place = f"in {env_dir}{'' if env_dir.is_dir() else ' (there is no such folder)'} or"
     start = (
         f"Install it (vf-install {env_id}), name its folder (--env-dir-path), or start it: vf-init {env_id}"
     )
     if "/" in env_id:
+        place = "of that owner"
         start = "If a hub has it, name the hub: --hub-url URL, or export VF_HUB_URL=URL"
+        if Path(env_id).is_dir():
+            start = f"The folder is: ./{env_id}"
     raise EnvironmentNotFoundError(
-        f"no environment {env_id!r} {place} or among the installed packages", hint=f"{hint} {start}".strip()
+        f"no environment {env_id!r} {place} among the installed packages", hint=f"{hint} {start}".strip()
     )
 
 

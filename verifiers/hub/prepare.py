@@ -13,11 +13,12 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from verifiers.clients.model_file import cache_dir
 from verifiers.envs.origin import direct_url
 from verifiers.errors import EnvironmentInstallError
-from verifiers.evals.lookup import FoundEnvironment, find_installed
+from verifiers.evals.lookup import FoundEnvironment, find_environment, find_installed
 from verifiers.hub.client import HubClient, find_hub_url, hub_url
 from verifiers.hub.fetch import fetch_all
 from verifiers.hub.ids import HubId, parse_id
@@ -30,7 +31,7 @@ from verifiers.types.config import HubWheel
 
 @dataclass(slots=True)
 class Preparer:
-    """Callable for `verifiers.evals.config.resolve`. Where no hub is named, it leaves every id to the local lookup.
+    """Callable for `verifiers.evals.config.resolve`. Where no hub is named, it finds what is installed.
 
     hub_url: as given, None for that of the settings. dry_run: fetch, but install nothing.
     agree: see `verifiers.hub.install.Options`.
@@ -43,9 +44,11 @@ class Preparer:
     warn: Callable[[str], None] = lambda _: None
 
     def __call__(self, env_id: str, isolated: bool) -> FoundEnvironment | None:
-        """The environment of an id with an owner; None where no hub is named."""
+        """The environment of an id with an owner. ConfigError where it is not installed and no hub is named."""
         if find_hub_url(self.hub_url) is None:
-            return None
+            look = find_environment if Path(env_id).is_dir() else find_installed  # the first says how to name a folder
+            if (here := look(env_id)) is not None:
+                return here
         url = hub_url(self.hub_url)
         one, target = parse_id(env_id), find_target(None)
         if not isolated and (found := _installed(one, target, url)) is not None:
