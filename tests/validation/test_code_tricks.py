@@ -72,6 +72,25 @@ def test_a_grader_that_believes_the_exit_code_is_found(environments, monkeypatch
     assert list(told) == ["code-tricks"] and "the trick 'exit with 0' earned 1, and so did" in told["code-tricks"]
 
 
+@pytest.mark.parametrize(
+    ("right", "wrong", "check", "told", "fix"),
+    [
+        ("N + 2", "N + 3", "oracle", " + 3' (wrong)", "Compare that test"),
+        ("add_N", "adds_N", "oracle", "(error): \"NameError: name 'adds_", "Compare that test"),
+        ('"tests"', '"test"', "rewards", "no form of tests has the keys n, test; did you mean 'tests'?", "the forms"),
+    ],
+    ids=["value", "name", "key"],
+)
+def test_a_wrong_test_is_named(environments, monkeypatch, right, wrong, check, told, fix):
+    """A right program that fails is told with the test and its reason, and tests in no known form with the near one."""
+    monkeypatch.setattr(check_tricks, "tricks", list)
+    before, tests, after = CODE.replace("{RUBRIC}", OURS).partition(right)
+    assert tests
+    results = by_check(environments.here(environments.write(before + wrong + after), num_examples=1))
+    finding = results[check].findings[0]
+    assert told in finding.what and fix in finding.fix
+
+
 def test_a_machine_without_sandboxes_leaves_the_checks_open(environments, monkeypatch):
     """What is missing is no fault of the oracle, and the note says how to get it."""
     missing = probe.Check("bubblewrap", False, "not installed", fix="Install it: pip install 'verifiers[sandbox]'.")

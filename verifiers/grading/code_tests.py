@@ -16,6 +16,7 @@ import json
 import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from typing import Any
 
 from verifiers.errors import GraderError
@@ -75,6 +76,10 @@ class CodeTests:
     entry_point: str | None = None
 
 
+_KEYS = ("tests", "test_list", "test_cases", "input_output", "inputs", "outputs", "output", "expected")
+"""By which forms are known."""
+
+
 def read_tests(form: Any) -> CodeTests:
     """The tests that a task's data hold. Raises GraderError for what is no form of tests, or holds none."""
     try:
@@ -117,7 +122,14 @@ def _read_mapping(form: Mapping[str, Any]) -> CodeTests:
             return _read(_with_name(form[key], form.get("fn_name")))
     if "output" in form or "expected" in form:
         return CodeTests(tuple(_read_one(form)))
-    raise ValueError(f"no form of tests has the keys {', '.join(map(str, form))}"[:200])
+    raise ValueError(f"no form of tests has the keys {', '.join(map(str, form))}"[:200] + _meant(form))
+
+
+def _meant(form: Mapping[str, Any]) -> str:
+    """What a key was likely meant to be; empty where nothing is near."""
+    near = [close for key in form for close in get_close_matches(str(key), _KEYS, n=1) if close != key]
+    also = " ('test' is HumanEval's, which has 'entry_point' too)" if form.get("test") else ""
+    return f"; did you mean {near[0]!r}?{also}" if near else ""
 
 
 def _with_name(tests: Any, name: str | None) -> Any:

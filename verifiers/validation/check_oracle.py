@@ -23,6 +23,8 @@ from verifiers.validation.plays import Played, plays_of
 from verifiers.validation.replies import Reply, shown
 from verifiers.validation.subject import Subject
 
+TESTS = "Compare that test with the oracle's program: mend whichever is wrong."
+
 
 @check(
     "oracle",
@@ -64,7 +66,9 @@ def oracle(subject: Subject) -> Findings:
     if short:
         _refuse_relative(subject)
         worst = min(short, key=lambda one: one.reward or 0.0)
-        yield f"the oracle earned {number(worst.reward)} of {maximum(subject, worst)} ({where(short)}){_told(worst)}"
+        earned = f"the oracle earned {number(worst.reward)} of {maximum(subject, worst)} ({where(short)})"
+        failure = _failed_test(worst)
+        yield Finding(f"{earned}{_told(worst)}{failure}", TESTS if failure else "")
 
 
 @check(
@@ -106,6 +110,16 @@ def _told(played: Played) -> str:
     completion = played.record["completion"]
     told = [message_text(message) for message in completion or () if message["role"] == "tool"]
     return f"; the last tool message was {shown(told[-1])}" if told else ""
+
+
+def _failed_test(played: Played) -> str:
+    """The first test that a program failed, with its reason, where a `CodeRubric` ran it: the test may be wrong."""
+    grade = played.state.get("code_grade")
+    first = grade.get("first_failure") if isinstance(grade, Mapping) else None
+    if not isinstance(first, Mapping) or not {"test", "reason", "detail"} <= first.keys():
+        return ""
+    detail = f": {shown(first['detail'])}" if first["detail"] else ""
+    return f"; the first test that failed is {shown(first['test'])} ({first['reason']}){detail}"
 
 
 def _reward_of(best: Mapping[int, Played], position: int) -> float:

@@ -15,6 +15,10 @@ from verifiers.validation.plays import Played, plays_of
 from verifiers.validation.subject import Subject
 
 HOOKS = re.compile(r"(prepare_sandbox|setup_state) ")
+GOLD = (
+    "Mend the task's gold answer or its tests, in the data set; docs/guides/code-grading.md has the forms of tests. Where "
+    "the grader ran out of time, raise its limit."
+)
 SANDBOX = "Mend the hook, or the sandbox: `vf-sandbox doctor` says what works here. The reply is not to blame."
 
 
@@ -97,15 +101,15 @@ def reward_time(subject: Subject) -> Findings:
     )
 
 
-def _scoring_failures(played: Iterable[Played], wanted: Callable[[Mapping[str, Any]], bool]) -> Iterator[str]:
-    found: dict[str, tuple[str, list[Played]]] = {}
+def _scoring_failures(played: Iterable[Played], wanted: Callable[[Mapping[str, Any]], bool]) -> Iterator[Finding]:
+    found: dict[str, tuple[Mapping[str, Any], list[Played]]] = {}
     for one in played:
         errors = [] if one.blocked else list((one.record.get("scoring_errors") or {}).values())
         if one.record["outcome"] == "unscored" and not errors and not one.blocked:
             errors = [error_of(one)]  # the whole rubric failed
         for error in errors:
             if wanted(error):
-                _, some = found.setdefault(alike(error["message"]), (error["message"], []))
+                _, some = found.setdefault(alike(error["message"]), (error, []))
                 some.append(one)
-    for text, some in found.values():
-        yield f"{text} ({where(some)})"
+    for error, some in found.values():
+        yield Finding(f"{error['message']} ({where(some)})", GOLD if error.get("kind") == "grader" else "")
