@@ -12,7 +12,7 @@ from rubric_states import always, finished
 from verifiers.clients.scripted import ScriptedClient
 from verifiers.envs.env_group import EnvGroup
 from verifiers.envs.singleturn_env import SingleTurnEnv
-from verifiers.errors import SandboxCreationError, SandboxSettingsError
+from verifiers.errors import ConfigError, SandboxCreationError, SandboxSettingsError
 from verifiers.grading.code_run import CodeLimits
 from verifiers.parsers.parser import Parser
 from verifiers.parsers.xml_parser import XMLParser
@@ -107,6 +107,22 @@ async def test_many_that_need_two_sandboxes_do_not_wait_for_each_other():
         await rubric.score_group(states)
         assert [state["reward"] for state in states] == [1.0] * 8
         assert pool.stats().used == 0
+
+
+async def test_unknown_arguments_are_refused():
+    """A misspelt argument is an error that names the near one; those of Rubric and of a subclass are known."""
+
+    class Own(CodeRubric):
+        def __init__(self, level: int = 1, **kwargs: Any) -> None:
+            super().__init__(**kwargs)
+            self.level = level
+
+    for rubric in (CodeRubric, Own):
+        with pytest.raises(ConfigError, match="'partail'") as raised:
+            rubric(partail=True)
+        assert raised.value.hint == "Did you mean 'partial'?"
+        assert rubric(partial=True, parallelize_scoring=False).partial
+    assert Own(level=2, weights=[]).level == 2
 
 
 async def test_given_functions_and_parsers():

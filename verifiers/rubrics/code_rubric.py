@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import os
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import asdict
@@ -30,6 +31,7 @@ from verifiers.sandboxes.default import default_provider
 from verifiers.sandboxes.results import ExecResult
 from verifiers.sandboxes.sandbox import Process, Provider, Sandbox
 from verifiers.sandboxes.spec import SandboxSpec, command
+from verifiers.settings import refuse_unknown
 from verifiers.types import Info, Messages, RewardFunc, State
 
 _FORMS = ("test", "test_list", "inputs", "test_cases", "input_output")
@@ -53,7 +55,7 @@ class CodeRubric(Rubric):
         spec: the sandboxes. Default: the host's system, no network, and memory by the limits.
         python: the interpreter in them.
         at_a_time: programs graded at once; more would starve each other on this machine, and look slow.
-        kwargs: as for `Rubric`.
+        kwargs: as for `Rubric`; ConfigError for what it does not know.
     """
 
     reward_timeout: float | None = 600.0
@@ -86,6 +88,12 @@ class CodeRubric(Rubric):
         self.add_reward_func(self.correct_code)
         for metric in (self.pass_rate, self.tests_run, self.timeouts):
             self.add_metric(metric)
+
+    def _keep(self, attributes: Mapping[str, Any]) -> None:
+        """Nothing reads an unknown keyword of this class, and environments pass on what users write: it is an error."""
+        makers = (Rubric.__init__, CodeRubric.__init__, type(self).__init__)
+        known = {name for maker in makers for name in inspect.signature(maker).parameters} - {"self", "kwargs"}
+        refuse_unknown(attributes, known, f"the arguments of {type(self).__name__}")
 
     def bind_parser(self, parser: Parser) -> None:
         """Use the environment's parser if it takes out an answer; one that passes all text on would not."""

@@ -16,8 +16,8 @@ from verifiers.validation.subject import Subject
 
 HOOKS = re.compile(r"(prepare_sandbox|setup_state) ")
 GOLD = (
-    "Mend the task's gold answer or its tests, in the data set; docs/guides/code-grading.md has the forms of tests. Where "
-    "the grader ran out of time, raise its limit."
+    "Mend the task's gold answer or its tests, in the data set; docs/guides/code-grading.md has the forms of tests. "
+    "Where the grader ran out of time, raise its limit."
 )
 SANDBOX = "Mend the hook, or the sandbox: `vf-sandbox doctor` says what works here. The reply is not to blame."
 
