@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -57,6 +58,20 @@ def runs(workspace):
 def records(run):
     lines = [json.loads(line) for line in (run / "results.jsonl").read_text().splitlines()]
     return sorted(lines, key=lambda record: (record["example_id"], record["rollout_index"]))
+
+
+def test_a_run_that_could_not_be_scored_is_not_to_be_paid_for_again(workspace, endpoint, new_environment, capsys):
+    """The hint is a command that scores what was played, once the reward function is mended."""
+    new_environment("graded", GRADED.replace("WORTH", "1.0").replace("answer) ->", "answer, parsr) ->"))
+    assert vf_eval("graded", "-m", "m", "-b", endpoint.url, "-n", "2", "-r", "1") != 0
+    said = capsys.readouterr().err
+    assert "play it again" not in said
+    hint = next(line for line in said.splitlines() if "without playing: vf-eval" in line)
+    asked = endpoint.requests
+    grade(workspace, "1.0")
+    assert vf_eval(*shlex.split(hint.partition("vf-eval ")[2])) == 0
+    assert endpoint.requests == asked
+    assert all(record["reward"] is not None for record in records(runs(workspace)[-1]))
 
 
 def test_before_and_after_stand_side_by_side(workspace, endpoint, played, capsys):

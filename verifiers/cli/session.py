@@ -315,6 +315,10 @@ class Session:
         if counts.total < plan.rollouts:  # a limit of the run was reached, which the command has to raise
             self.output.hint(f"go on, with a higher --run-limit: {self._resume_command(plan.path)}")
             return
+        if counts.unscored:  # the replies are there: nobody has to pay for them twice
+            again = shlex.join(["vf-eval", "--rescore", str(plan.path)])
+            self.output.hint(f"once its scoring is mended, score it again without playing: {again}")
+            return
         self.output.hint(f"play it again: vf-eval {shlex.quote(str(plan.path / CONFIG))}")
 
     def _resume_command(self, path: Path) -> str:
