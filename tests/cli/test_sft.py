@@ -46,7 +46,8 @@ def lines(path: Path) -> list[dict[str, Any]]:
 def test_mistakes_are_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Nothing to do, nothing to learn from, data that are not there, an unknown setting, a package that is missing."""
+    """Nothing to do, nothing to learn from, data that are not there or all left
+    out, an unknown setting, a package that is missing."""
     (tmp_path / "d.jsonl").write_text('{"messages": []}\n')
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, "wandb", None)
@@ -56,6 +57,7 @@ def test_mistakes_are_told(
         (["model.path=owner/m", "data.files=d.jsonl", "sft.epoch=2"], "'epochs'"),
         (["model.path=owner/m", "data.files=absent.jsonl"], "absent.jsonl"),
         (["model.path=owner/m", "data.files=d.jsonl", "data.validation=absent.jsonl", "--dry-run"], "absent.jsonl"),
+        (["model.path=owner/m", "data.files=d.jsonl", "data.min_reward=2"], "left out: 1 (reward)"),
         (["model.path=owner/m", "data.files=d.jsonl", "log.wandb=p"], "pip install wandb"),
     ):
         assert run(line) != ExitCode.OK

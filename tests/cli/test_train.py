@@ -448,3 +448,22 @@ def test_a_model_that_can_not_be_written_is_written_by_going_on(
     assert run(["--resume", "run"]) == ExitCode.OK
     assert (workplace / "run" / "model" / "model.safetensors").exists()
     assert [row["step"] for row in lines(workplace / "run" / "metrics.jsonl")] == [1, 2]
+
+
+def test_what_needs_no_torch_is_told_before_it_is_loaded(environments: Environments, tmp_path: Path) -> None:
+    """A folder that holds a run, an environment that is not there, data that are all left out."""
+    (tmp_path / "data.jsonl").write_text('{"messages": [], "reward": 1}\n')
+    (tmp_path / "run").mkdir()
+    session = {"began": "", "model": "", "environments": [], "sessions": [{"step": 1}]}
+    (tmp_path / "run" / "run.json").write_text(json.dumps(session))
+    model = "model.path=owner/m"
+    for line, told in (
+        (("train", model, f"env={environments.write(SOUND)}", "-o", str(tmp_path / "run")), "already holds a run"),
+        (("train", model, "env=nowhere"), "no environment 'nowhere'"),
+        (("sft", model, f"data.files={tmp_path / 'data.jsonl'}", "-o", str(tmp_path / "run")), "already holds a run"),
+        (("sft", model, f"data.files={tmp_path / 'data.jsonl'}", "data.min_reward=2"), "left out: 1 (reward)"),
+    ):
+        command, *rest = line
+        script = f"import sys; from verifiers.cli.{command} import run; run({rest!r}); assert not sys.modules.get('torch')"
+        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+        assert done.returncode == 0 and told in done.stderr, done.stderr

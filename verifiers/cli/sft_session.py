@@ -26,6 +26,7 @@ from verifiers.cli.training_record import (
     config_of,
     folder_of,
     ignore_signals,
+    leads,
     need_torch,
 )
 from verifiers.cli.training_run import Teller, follow, lead
@@ -40,6 +41,7 @@ from verifiers.train.plan import on_hub
 from verifiers.train.report import Observer, StepReport
 from verifiers.train.run_folder import CHECKPOINTS, METRICS, RunFolder
 from verifiers.train.sft_files import items_of
+from verifiers.train.sft_rows import check_wanted
 
 
 def train(line: Line, flags: Flags, output: Output) -> ExitCode:
@@ -54,6 +56,7 @@ def train(line: Line, flags: Flags, output: Output) -> ExitCode:
     check_packages(config)
     for file in (*config.data.files, *config.data.validation):
         next(items_of(file), None)  # a wrong path is told before a model is loaded
+    check_wanted(config.data.files, config.data)
     from_hub = on_hub(config.model.path)
     if flags.dry_run:
         output.event({"event": "plan", "config": config.model_dump(mode="json")})
@@ -76,23 +79,28 @@ class _Session:
 
     def run(self) -> ExitCode:
         """Read the data, and join torchrun's processes if there are several; the first leads."""
-        from verifiers.train.build import joined, loaded_policy, make_sft_learner
+        config = self.config
+        leading = leads()
+        folder = folder_of(config, config.output, self.flags) if leading else RunFolder(config.output)
+
+        from verifiers.train.build import (  # torch, which takes seconds
+            joined,
+            loaded_policy,
+            make_sft_learner,
+        )
         from verifiers.train.checkpoint import Checkpoints
         from verifiers.train.sft import SftLoop
 
-        config = self.config
         ranks = joined(config.model)
-        leads = ranks.rank == 0
-        if not leads:
+        if not leading:
             ignore_signals()
         policy = loaded_policy(config.model, config.trainer.seed)
-        folder = folder_of(config, config.output, self.flags) if leads else RunFolder(config.output)
         keeping = config.checkpoint
         checkpoints = Checkpoints(folder / CHECKPOINTS, every=keeping.every, keep=keeping.keep)
-        learned, held_out = self._rows(policy.tokenizer, tell=leads)
+        learned, held_out = self._rows(policy.tokenizer, tell=leading)
         loop = SftLoop(learned, config.sft, validation=held_out, checkpoints=checkpoints)
         learner = make_sft_learner(policy, config.trainer, loop.total_steps, ranks)
-        if not leads:
+        if not leading:
             return follow(learner, ranks)
         begins = config if self.flags.resume is None else None
         return lead(self._train(folder, loop, learner), learner, ranks, folder, begins)

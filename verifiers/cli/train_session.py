@@ -27,6 +27,7 @@ from verifiers.cli.training_record import (
     config_of,
     folder_of,
     ignore_signals,
+    leads,
     need_torch,
 )
 from verifiers.cli.training_run import Teller, follow, lead
@@ -149,17 +150,21 @@ class _Session:
         self.output = output
 
     def run(self) -> ExitCode:
-        """Join torchrun's processes if there are several; the first leads."""
-        from verifiers.train.build import joined, make_learner
-
+        """Join torchrun's processes if there are several; the first leads, and looks for mistakes before that."""
         config = self.config
-        ranks = joined(config.model)
-        if ranks.rank > 0:
+        if not leads():
+            from verifiers.train.build import joined, make_learner
+
+            ranks = joined(config.model)
             ignore_signals()
             return follow(make_learner(config, ranks), ranks)
         found = self._found(config.env)
         evaluated = self._evaluated(found)
         folder = folder_of(config, config.output, self.flags)
+
+        from verifiers.train.build import joined, make_learner  # torch, which takes seconds
+
+        ranks = joined(config.model)
         learner = make_learner(config, ranks)
         begins = config if self.flags.resume is None else None
         return lead(self._train(folder, learner, found, evaluated), learner, ranks, folder, begins)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import signal
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -90,6 +91,11 @@ class RunRecord:
         """Note the end of this call."""
         self._session |= {"ended": now(), "step": step, "how": how}
         self._folder.note(self._record)
+
+
+def leads() -> bool:
+    """Whether this is the first of torchrun's processes, or the only one: known before torch is loaded."""
+    return os.environ.get("WORLD_SIZE", "1") == "1" or os.environ.get("RANK") == "0"
 
 
 def ignore_signals() -> None:

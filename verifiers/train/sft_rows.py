@@ -86,6 +86,34 @@ def read_sft(paths: Iterable[str], tokenizer: ChatTokenizer, config: SftDataConf
     return data
 
 
+def check_wanted(paths: Iterable[str], config: SftDataConfig) -> None:
+    """Raise DatasetError if the outcome or reward of every conversation leaves it out; no tokenizer is needed."""
+    left_out: Counter[str] = Counter()
+    for path in paths:
+        for item in items_of(path):
+            if (why := _unwanted(item.data, config)) is None:
+                return
+            left_out[why] += 1
+    counts = ", ".join(f"{count} ({why})" for why, count in sorted(left_out.items())) or "there are no conversations"
+    raise DatasetError(
+        f"there is nothing to learn from; left out: {counts}",
+        hint="reward: it is below data.min_reward, or there is none; else it is how the rollout ended.",
+    )
+
+
+def _unwanted(item: Mapping[str, Any] | Row, config: SftDataConfig) -> str | None:
+    """Why a conversation is left out, whatever its tokens are."""
+    if isinstance(item, Row):
+        outcome, reward = _outcome_of(item), item.reward
+    else:
+        outcome = item.get("outcome") or (Outcome.FAILED if item.get("error") else Outcome.OK)
+        reward = item.get("reward")
+    if outcome != Outcome.OK:
+        return str(outcome)  # a reply that was cut off is no example either
+    least = config.min_reward
+    return "reward" if least is not None and (reward is None or reward < least) else None
+
+
 def rows_of_conversation(
     item: Mapping[str, Any], tokenizer: ChatTokenizer, config: SftDataConfig | None = None
 ) -> list[Row]:
@@ -115,7 +143,7 @@ class Lessons:
 
     def rows(self, item: Mapping[str, Any] | Row, env: EnvRef | None = None) -> list[Row]:
         """The rows of a conversation; none if it is left out."""
-        if (why := self._unwanted(item)) is None:
+        if (why := _unwanted(item, self._config)) is None:
             rows, how = ([item], "rows") if isinstance(item, Row) else self._rows(item, env or _env_of(item))
             if rows and not self._is_long(rows):
                 self._data.taken[how] += 1
@@ -123,17 +151,6 @@ class Lessons:
             why = "long" if rows else "empty"
         self._data.left_out[why] += 1
         return []
-
-    def _unwanted(self, item: Mapping[str, Any] | Row) -> str | None:
-        if isinstance(item, Row):
-            outcome, reward = _outcome_of(item), item.reward
-        else:
-            outcome = item.get("outcome") or (Outcome.FAILED if item.get("error") else Outcome.OK)
-            reward = item.get("reward")
-        if outcome != Outcome.OK:
-            return str(outcome)  # a reply that was cut off is no example either
-        least = self._config.min_reward
-        return "reward" if least is not None and (reward is None or reward < least) else None
 
     def _is_long(self, rows: Sequence[Row]) -> bool:
         most = self._config.max_tokens
