@@ -33,8 +33,8 @@ $(BIN)/python:
 
 # A stamp is made anew when the project's dependencies change, so a second call installs nothing.
 $(VENV)/.demo: pyproject.toml | $(BIN)/python
-	@echo "installing verifiers[local]"
-	@$(PIP) install --editable '.[local]'
+	@echo "installing verifiers[local]: pip downloads what it does not have yet, in minutes"
+	@$(filter-out --quiet,$(PIP)) install --editable '.[local]'
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml scripts/dependency_group.py | $(BIN)/python

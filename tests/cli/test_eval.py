@@ -163,7 +163,7 @@ def test_dry_run_prints_every_setting_with_its_origin(endpoint, capsys, monkeypa
     monkeypatch.setenv("VF_TEMPERATURE", "0.5")
     assert vf_eval("toy", *at(endpoint), "-n", 7, "--dry-run") == 0
     out = capsys.readouterr().out
-    assert re.search(r"num_examples +7 +flag", out)
+    assert not out.startswith("\n") and re.search(r"num_examples +7 +flag", out)
     assert re.search(r"rollouts_per_example +3 +default", out)
     assert re.search(r'sampling_args +\{"temperature":0.5\} +VF_TEMPERATURE', out)
     assert endpoint.requests == 0
@@ -217,6 +217,7 @@ MISTAKES = {
     ),
     "unknown argument": (["toy", "-m", "local", "-a", '{"taskz": 1}'], 2, "taskz", "tasks"),
     "no key": (["toy", "-m", "gpt-4.1-mini"], 3, "OPENAI_API_KEY", "-m local"),
+    "shortened option": (["toy", "--num", "3"], 2, "Did you mean --num-examples?", "--help"),
     "mistyped option": (["toy", "--num-exampels", "3"], 2, "Did you mean --num-examples?", "--help"),
     "no number": (["toy", "-n", "many"], 2, "Invalid value for -n", "--help"),
     "excluding flags": (["toy", "-d", "-f"], 2, "exclude each other", "one of them"),
@@ -284,6 +285,14 @@ BROKEN = {
         "weight",
     ),
 }
+
+
+def test_an_argument_of_another_kind_is_named(endpoint, capsys, new_environment):
+    """What the environment's code says of it need not say which one it was."""
+    new_environment("sliced", "def load_environment(num_eval: int = 3, name: str = ''):\n    return [][:num_eval]\n")
+    assert vf_eval("sliced", *at(endpoint), "-a", '{"num_eval": "three", "name": "n"}') == 1
+    assert "num_eval takes int, and was given 'three'." in capsys.readouterr().err
+    sys.modules.pop("sliced", None)
 
 
 @pytest.mark.parametrize("fault", BROKEN)

@@ -131,3 +131,10 @@ def test_sandboxes_are_listed_and_those_of_a_killed_process_reaped(capsys: pytes
     capsys.readouterr()
     assert run(["list", "--json"]) == ExitCode.OK
     assert name not in [event["id"] for event in _events(capsys)]
+
+
+def test_a_misspelt_option_is_not_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    """What begins with a dash before the command is told as an unknown option, with the one that was meant."""
+    assert run(["run", *HERE, "--mem", "64", "true"]) == ExitCode.USAGE
+    told = capsys.readouterr().err
+    assert "unknown option --mem" in told and "Did you mean --memory?" in told

@@ -17,7 +17,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from cyclopts import App, CycloptsError
+from cyclopts import App, CycloptsError, UnknownOptionError
 
 from verifiers.cli.output import Output, run_command, with_standard_streams
 from verifiers.errors import ConfigError, ExitCode
@@ -54,5 +54,15 @@ def parsed(app: App, arguments: Sequence[str], hint: str) -> Any:
     """What the called function returned. ConfigError with `hint` for a line that the command does not take."""
     try:
         return app(list(arguments), exit_on_error=False, print_error=False, result_action="return_value")
+    except UnknownOptionError as error:
+        raise ConfigError(_unknown(error), hint=hint, cause=error) from error
     except CycloptsError as error:
         raise ConfigError(str(error).strip(), hint=hint, cause=error) from error
+
+
+def _unknown(error: UnknownOptionError) -> str:
+    """What it says, but an option that begins like the unknown one comes before one that looks like it."""
+    word = (error.token.keyword or error.token.value).partition("=")[0]
+    known = [name for argument in error.argument_collection for name in argument.names]
+    begin = [name for name in known if word.startswith("--") and len(word) > 4 and name.startswith(word)]
+    return f"Unknown option: {word}. Did you mean {begin[0]}?" if begin else str(error).strip()

@@ -200,6 +200,7 @@ def _report(scaffold: Scaffold, folder: Path, done: Mapping[str, Sequence[Path]]
         output.hint("First, its sandboxes: pip install 'verifiers[sandbox]' (vf-sandbox doctor says what works here)")
     place = "" if folder == Path("environments") else f" --env-dir-path {folder}"
     output.hint(f"Run it:   vf-eval {scaffold.name} -m local{place}")
+    output.hint(f"Check it: vf-validate {scaffold.name}{place}")
     first = "" if importlib.util.find_spec("pytest") else "pip install pytest && "
     output.hint(f"Test it:  {first}python -m pytest {folder / scaffold.module}")
     output.hint(f"Train it: vf-train model.path=MODEL_FOLDER env={scaffold.name}{place}")

@@ -7,6 +7,8 @@ what was found.
 from __future__ import annotations
 
 import asyncio
+import difflib
+import inspect
 import os
 import statistics
 import sys
@@ -165,9 +167,20 @@ def run_one(
     """Run one command in a fresh sandbox; its input, output and exit code are the command's (124: out of time)."""
     if not command:
         raise ConfigError("no command was given", hint="As in: vf-sandbox run -- python3 -c 'print(1)'")
+    if command[0].startswith("-"):
+        raise _unknown_option(command[0])
     fields: dict[str, Any] = {"memory": memory, "image": image} | ({"network": network} if network else {})
     output = Output(json=json, verbose=verbose)
     return run_to_end(_run_one(command, _spec(isolation, **fields), timeout, _sources(file or []), output))
+
+
+def _unknown_option(word: str) -> ConfigError:
+    """The error for an option before the command: no program's name begins with a dash."""
+    options = [f"--{name}" for name in inspect.signature(run_one).parameters if name != "command"]
+    name = word.partition("=")[0]
+    near = [option for option in options if option.startswith(name)] or difflib.get_close_matches(name, options, n=1)
+    meant = f"Did you mean {near[0]}?" if near else "vf-sandbox run --help lists the options."
+    return ConfigError(f"unknown option {name}", hint=meant)
 
 
 def _sources(pairs: list[str]) -> list[tuple[Path, str]]:

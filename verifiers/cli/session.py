@@ -58,11 +58,11 @@ FOLDER_SLOTS = 32
 
 def dry_run(evaluations: Sequence[Evaluation], output: Output) -> ExitCode:
     """Print every setting with its origin."""
-    for evaluation in evaluations:
+    for number, evaluation in enumerate(evaluations):
         settings = _settings(evaluation.config)
         origins = evaluation.config.origins
         output.event({"event": "plan", "settings": settings, "origins": origins})
-        output.result(f"\n{evaluation.environment.described}")
+        output.result(("\n" if number else "") + evaluation.environment.described)
         rows = [[name, _shown(value), origins.get(name, "default")] for name, value in settings.items()]
         output.table(["setting", "value", "origin"], rows)
         for notice in evaluation.notices:

@@ -76,7 +76,8 @@ def load_environment(env_id: str, **env_args: Any) -> Environment:
     except BaseException as error:  # boundary: code of the environment's author
         if not is_failure(error):
             raise
-        raise _explained(env_id, error, "load_environment raised") from error
+        hint = _misfits(loader, env_args) or None
+        raise _explained(env_id, error, "load_environment raised", hint) from error
     if not isinstance(environment, Environment):
         raise EnvironmentLoadError(
             f"load_environment of {env_id} returned {type(environment).__name__}, not an Environment",
@@ -145,7 +146,22 @@ def _check_arguments(env_id: str, loader: Callable[..., Any], env_args: dict[str
         ) from error
 
 
-def _explained(env_id: str, error: BaseException, what: str) -> Error:
+_PLAIN: dict[Any, type] = {name: kind for kind in (int, float, bool, str) for name in (kind, kind.__name__)}
+"""Annotations, maybe as text, that a value can be held against."""
+
+
+def _misfits(loader: Callable[..., Any], env_args: dict[str, Any]) -> str:
+    """Which arguments are of another kind than their annotations say: likely why it raised. Empty if none is."""
+    annotated = {name: one.annotation for name, one in inspect.signature(loader).parameters.items()}
+    kinds = {name: _PLAIN[annotated[name]] for name in env_args if annotated.get(name) in _PLAIN}
+    return " ".join(
+        f"{name} takes {kind.__name__}, and was given {env_args[name]!r}."
+        for name, kind in kinds.items()
+        if not isinstance(env_args[name], (int, float) if kind is float else kind)
+    )
+
+
+def _explained(env_id: str, error: BaseException, what: str, hint: str | None = None) -> Error:
     """The typed error for what an environment's code raised: newer API, missing dependency, or its own fault."""
     newer = _newer_name(error)
     if newer is not None:
@@ -164,7 +180,8 @@ def _explained(env_id: str, error: BaseException, what: str) -> Error:
         )
     said = text_of(error)
     text = f"{type(error).__name__}: {said}" if said else type(error).__name__
-    return EnvironmentLoadError(f"environment {env_id} did not load: {what} {text}{place_of(error)}", cause=error)
+    text = f"environment {env_id} did not load: {what} {text}{place_of(error)}"
+    return EnvironmentLoadError(text, hint=hint, cause=error)
 
 
 def _newer_name(error: BaseException | None) -> str | None:
