@@ -76,8 +76,8 @@ def load_environment(env_id: str, **env_args: Any) -> Environment:
     except BaseException as error:  # boundary: code of the environment's author
         if not is_failure(error):
             raise
-        hint = _misfits(loader, env_args) or None
-        raise _explained(env_id, error, "load_environment raised", hint) from error
+        misfits = _misfits(loader, env_args) or None
+        raise _explained(env_id, error, "load_environment raised", misfits) from error
     if not isinstance(environment, Environment):
         raise EnvironmentLoadError(
             f"load_environment of {env_id} returned {type(environment).__name__}, not an Environment",
