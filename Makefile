@@ -77,8 +77,9 @@ hub: $(VENV)/.hub  ## serve a hub on ./hub-data, with this checkout's wheel of v
 	@rm -rf .cache/sdk && $(BIN)/uv build --wheel --quiet --out-dir .cache/sdk .
 	@$(BIN)/hub admin add-sdk .cache/sdk/*.whl --data $(HUB_DATA) || \
 	    echo "the hub keeps the wheel of verifiers that it has: another one needs another version" >&2
-	@echo "a token that is printed below is shown this once; log in with it:" \
-	    "hub login --hub-url http://127.0.0.1:$(HUB_PORT)" >&2
+	@echo "the first token of $(OWNER) is printed below, this once; it is for" \
+	    "$(BIN)/hub login --hub-url http://127.0.0.1:$(HUB_PORT)" >&2
+	@echo "another one: $(BIN)/hub admin token create $(OWNER) --data $(HUB_DATA)" >&2
 	@exec $(BIN)/hub serve --data $(HUB_DATA) --port $(HUB_PORT) --bootstrap-owner $(OWNER)
 
 # ------------------------------------------------------------------------------------------------ check

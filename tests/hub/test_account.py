@@ -117,7 +117,8 @@ def test_tokens_are_made_listed_and_revoked(hub, owner, person):
 
 def test_a_refused_token_names_what_is_too_wide(owner, person, hub, tmp_path):
     """The hub's own sentence, hint and code; exit 3."""
-    made = person.hub("token", "create", "narrow", "--scope", "admin", "--project", f"{owner.slug}/*").out.strip()
+    asked = ("--name", "narrow", "--scope", "admin", "--project", f"{owner.slug}/*")
+    made = person.hub("token", "create", *asked).out.strip()
     narrow = Person(tmp_path / "narrow", hub.url, made)
     done = narrow.hub("token", "create", "wide", "--scope", "read", "--project", "*/*", "--json")
     assert done.code == 3

@@ -20,8 +20,11 @@ from tests.support.archives import (
     wheel_name,
     write_large_wheel,
 )
+from verifiers.cli.hub.main import run as hub_command
+from verifiers.cli.hub.push import show
 from verifiers.cli.init import Scaffold, write
-from verifiers.errors import ConfigError, HubRefusedError, HubUnavailableError
+from verifiers.cli.output import Output
+from verifiers.errors import ConfigError, ExitCode, HubRefusedError, HubUnavailableError
 from verifiers.hub import push as push_module
 from verifiers.hub.build import Built
 from verifiers.hub.bump import bump, check_can_bump, next_version
@@ -73,7 +76,10 @@ def test_push_publishes_once_and_raises_the_version(hub, project):
     owner = hub.owner()
     dry = hub_push(hub, owner, project, "--dry-run", "--json")
     assert dry.returncode == 0, dry.stderr
-    assert json.loads(dry.stdout)["state"] == "new project"
+    plan = json.loads(dry.stdout)
+    assert plan["state"] == "new project"
+    inside = {row["name"]: row["size"] for row in plan["files"][1]["contents"]}
+    assert inside["demo_env.py"] == (project / "demo_env.py").stat().st_size
     unasked = hub_push(hub, owner, project)
     assert (unasked.returncode, "--yes" in unasked.stderr) == (2, True), unasked.stderr
     with hub.client(owner.token) as client:
@@ -121,6 +127,32 @@ def test_what_breaks_a_rule_is_not_sent(sqlite_hub, project):
     assert (failed.returncode, "load_environment" in failed.stderr) == (1, True), failed.stderr
     with sqlite_hub.client(owner.token) as client:
         assert client.http.get(f"/api/v1/{owner.slug}/demo-env").status_code == 404
+
+
+def test_without_a_token_nothing_is_built(sqlite_hub, project, monkeypatch, capsys):
+    """The hub is asked first who publishes."""
+    monkeypatch.setenv("VF_HUB_TOKEN", "")
+    monkeypatch.setenv("VF_CREDENTIALS", str(project / "none.toml"))
+    for more in ([], ["--owner", "alice"]):
+        line = ["push", str(project), "--yes", "--hub-url", sqlite_hub.url, *more]
+        assert hub_command(line) == ExitCode.DENIED
+        told = capsys.readouterr().err
+        assert "hub login" in told and "building" not in told
+
+
+def test_a_plan_shows_what_is_in_both_archives(author, tmp_path, capsys):
+    """Names and sizes, the first of very many and how many more there are."""
+    files = {f"demo_env_data/{number:03}.txt": b"x" * 1234 for number in range(60)}
+    plan = make_plan(author, built(tmp_path / "one", files=files))
+    show(plan, Output())
+    told = capsys.readouterr().out
+    wheel, sdist = told.split("in demo_env-0.1.0.tar.gz:")
+    assert "in demo_env-0.1.0-py3-none-any.whl:" in wheel
+    for text in (wheel, sdist):
+        assert ["demo_env_data/000.txt", "1,234"] in map(str.split, text.splitlines())
+        assert "more; --dry-run --json lists all" in text
+    for file in plan.to_dict()["files"]:
+        assert {"name": "demo_env_data/059.txt", "size": 1234} in file["contents"]
 
 
 def test_a_plan_says_what_is_new(author, tmp_path):

@@ -21,6 +21,7 @@ from pydantic import BaseModel
 from verifiers.errors import HubDeniedError, HubNotFoundError, HubRefusedError, HubUnavailableError
 from verifiers.hub.client import HubClient, refusal
 from verifiers.hub.fetch import sha256_of
+from verifiers.hub.package.contents import contents
 from verifiers.hub.package.names import normalise, parse_wheel_name
 from verifiers.hub.same_content import same_content
 from verifiers.hub.schema import (
@@ -67,6 +68,10 @@ class PlannedFile:
     sha256: str
     state: Literal["new", "same"] = "new"
 
+    def contents(self) -> dict[str, int]:
+        """Name → bytes of what is in it."""
+        return contents(self.path)
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -94,8 +99,12 @@ class Plan:
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
         files = [
-            {"name": file.name, "size": file.size, "sha256": file.sha256, "state": file.state} for file in self.files
-        ]
+            {
+                "name": file.name, "size": file.size, "sha256": file.sha256, "state": file.state,
+                "contents": [{"name": name, "size": size} for name, size in file.contents().items()],
+            }
+            for file in self.files
+        ]  # fmt: skip
         return {
             "hub": self.hub, "id": self.id, "version": self.version, "visibility": self.visibility,
             "state": self.state, "latest": self.latest, "digest": self.digest, "files": files,

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 LARGE = 4 << 20
 """Bytes from which on a progress bar is worth a line."""
+LISTED = 40
+"""Files of an archive that the plan names."""
 
 
 class CheckFailedError(UserError):
@@ -55,12 +57,16 @@ def push(
     from verifiers.hub.build import build, project_folder
     from verifiers.hub.bump import bump as raise_version, check_can_bump
     from verifiers.hub.push import carry_out, make_plan, wait_until_visible
+    from verifiers.hub.schema import Whoami
 
     output = flags.output()
     folder = project_folder(environment, env_dir_path)
     if bump is not None:
         check_can_bump(folder)
     with flags.client() as hub, tempfile.TemporaryDirectory(prefix="hub-push-") as scratch:
+        if owner is None or not dry_run:  # first, since building and checking take long
+            token = hub.get("/api/v1/whoami", Whoami)
+            owner = owner or token.owner
         output.note(f"building {folder}")
         built = build(folder, Path(scratch))
         plan = make_plan(hub, built, owner=owner, visibility=visibility)
@@ -79,8 +85,8 @@ def push(
         with _progress(plan, output) as listen:
             published = carry_out(hub, plan, report, listen)
         wait_until_visible(hub, plan, wait)
-    raised = raise_version(folder, plan.version, bump) if bump is not None else None
-    _tell(plan, published, raised, output)
+        raised = raise_version(folder, plan.version, bump) if bump is not None else None
+        _tell(plan, published, raised, output)
     return ExitCode.OK
 
 
@@ -113,6 +119,14 @@ def show(plan: Plan, output: Output) -> None:
     output.result(f"\n{plan.id}  {plan.state}, {plan.visibility}{latest}\n  to {plan.hub}")
     rows = [[f"  {file.name}", f"{file.size:,}", file.sha256, file.state] for file in plan.files]
     output.table(["  file", "bytes", "sha256", ""], rows)
+    for file in plan.files:
+        inside = file.contents()
+        output.result(f"\n  in {file.name}:")
+        output.table(
+            ["    file", "bytes"], [[f"    {name}", f"{size:,}"] for name, size in list(inside.items())[:LISTED]]
+        )
+        if len(inside) > LISTED:
+            output.result(f"    … and {len(inside) - LISTED:,} more; --dry-run --json lists all")
 
 
 def _tell(plan: Plan, published: Published, raised: str | None, output: Output) -> None:

@@ -25,7 +25,6 @@ _TOKEN = re.compile(r"envhub_[0-9A-Za-z]{38}")
 @app.command
 def create(
     name: Annotated[str, Parameter(help="What it is for, as in 'ci of my-env'.")],
-    /,
     *,
     scope: Annotated[list[ScopeName], Parameter(help="What it allows; once for each.", negative="")],
     project: Annotated[
