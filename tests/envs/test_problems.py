@@ -76,3 +76,19 @@ def test_problems_are_said_once_and_as_soon_as_they_are_known(caplog: pytest.Log
         env.evaluate_sync(client=ScriptedClient("a"), model="scripted")
     said = [record.getMessage() for record in caplog.records if "unicorn" in record.getMessage()]
     assert len([text for text in said if "neither the data set nor the rubric supplies" in text]) == 1
+
+
+def test_misspelt_keywords_of_every_class_are_pointed_out(caplog: pytest.LogCaptureFixture):
+    """A keyword that nobody knows is kept; one near an argument of the class, or of one above it, is named."""
+
+    class Paced(vf.MultiTurnEnv):
+        def __init__(self, seconds_per_turn: float = 1.0, **kwargs) -> None:
+            super().__init__(seconds_per_turn=seconds_per_turn, **kwargs)
+
+    env = Paced(dataset=ROWS, rubric=vf.Rubric([one]), seconds_per_trun=2.0, max_turn=3, level=4)
+    assert (env.seconds_per_turn, env.seconds_per_trun, env.max_turn, env.level) == (1.0, 2.0, 3, 4)
+    said = [record.getMessage() for record in caplog.records if "unknown keyword" in record.getMessage()]
+    assert said == [
+        "Paced: unknown keyword 'seconds_per_trun'; did you mean 'seconds_per_turn'?",
+        "Paced: unknown keyword 'max_turn'; did you mean 'max_turns'?",
+    ]

@@ -127,10 +127,11 @@ class Environment(ABC):
         register(self)
 
     def _set_extra(self, extra: dict[str, Any]) -> None:
-        known = [name for name in inspect.signature(Environment.__init__).parameters if name != "kwargs"]
+        makers = [cls.__init__ for cls in type(self).__mro__ if issubclass(cls, Environment)] if extra else []
+        known = {name for maker in makers for name in inspect.signature(maker).parameters} - {"self", "kwargs"}
         for key, value in extra.items():
-            near = difflib.get_close_matches(key, known, n=1, cutoff=0.85)
-            if near:
+            near = difflib.get_close_matches(key, sorted(known), n=1, cutoff=0.85)
+            if near and key not in known:
                 self.logger.warning("%s: unknown keyword %r; did you mean %r?", type(self).__name__, key, near[0])
             setattr(self, key, value)
 
