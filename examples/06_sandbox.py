@@ -1,6 +1,6 @@
 """Let a model write and run a program in a sandbox, and score what the program does.
 
-python examples/06_sandbox.py          # Linux, pip install 'verifiers[sandbox]'
+python examples/06_sandbox.py          # Linux, pip install 'verifiers[sandbox]>=1'
 """
 
 import json

@@ -579,6 +579,11 @@ class MissingKeyError(UserError, ValueError):
         )
 
 
+def install_line(extra: str) -> str:
+    """The command that installs an extra of this package; releases before 1 are another project's."""
+    return f"pip install 'verifiers[{extra}]>=1'"
+
+
 class MissingExtraError(UserError, AttributeError):
     """An optional part of the package is not installed.
 
@@ -588,7 +593,7 @@ class MissingExtraError(UserError, AttributeError):
     def __init__(self, extra: str, feature: str) -> None:
         super().__init__(
             f"{feature} needs the extra '{extra}', which is not installed",
-            hint=f"Install it: pip install 'verifiers[{extra}]'",
+            hint=f"Install it: {install_line(extra)}",
         )
         self.extra = extra
         self.feature = feature

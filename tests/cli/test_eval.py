@@ -584,4 +584,4 @@ def test_a_missing_extra_is_answered_with_its_installation(capsys, monkeypatch):
         util, "find_spec", lambda name, *more: None if name == "xllamacpp" else found(name, *more)
     )
     assert vf_eval("toy", "-m", "local") == 1
-    assert "pip install 'verifiers[local]'" in capsys.readouterr().err
+    assert "pip install 'verifiers[local]>=1'" in capsys.readouterr().err

@@ -129,7 +129,7 @@ def test_what_is_missing_is_told_with_what_to_do(workspace, endpoint, capsys, mo
     assert "runtime_env" in capsys.readouterr().err
     monkeypatch.setitem(sys.modules, "ray", None)
     assert vf_eval(*flags, "--ray") == 1
-    assert "pip install 'verifiers[ray]'" in capsys.readouterr().err
+    assert "pip install 'verifiers[ray]>=1'" in capsys.readouterr().err
 
 
 def test_ray_alone_takes_the_address_that_rays_own_commands_take(workspace, endpoint, capsys, monkeypatch):

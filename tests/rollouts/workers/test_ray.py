@@ -274,7 +274,7 @@ async def test_what_is_missing_is_told_before_anything_starts(tmp_path, monkeypa
     with pytest.raises(MissingExtraError) as missing:
         async with connected(RayOptions("auto"), load):
             pass
-    assert missing.value.hint == "Install it: pip install 'verifiers[ray]'"
+    assert missing.value.hint == "Install it: pip install 'verifiers[ray]>=1'"
 
 
 async def test_an_endpoint_of_this_machine_is_refused_on_a_cluster_with_others(tmp_path, ray_cluster, monkeypatch):

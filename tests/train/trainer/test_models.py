@@ -300,4 +300,4 @@ def test_without_torch_the_extra_is_named() -> None:
     """The install command, not an ImportError; in a process of its own, where torch cannot be imported."""
     code = "import sys; sys.modules['torch'] = None; import verifiers.train.models"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 1 and "pip install 'verifiers[train]'" in done.stderr
+    assert done.returncode == 1 and "pip install 'verifiers[train]>=1'" in done.stderr

@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from verifiers.errors import MissingExtraError, SandboxUnsupportedError
+from verifiers.errors import MissingExtraError, SandboxUnsupportedError, install_line
 from verifiers.sandboxes.local import cgroups, identity, plain, seccomp
 from verifiers.sandboxes.local.launch import find_bubblewrap
 from verifiers.sandboxes.spec import Isolation
@@ -69,12 +69,12 @@ def bubblewrap() -> Check:
     """Whether there is one that knows every option in use."""
     path = bubblewrap_path()
     if path is None:
-        return Check("bubblewrap", False, "not installed", fix="Install it: pip install 'verifiers[sandbox]'.")
+        return Check("bubblewrap", False, "not installed", fix=f"Install it: {install_line('sandbox')}.")
     done = _run(path, "--help")
     missing = [option for option in OPTIONS if option not in done.stdout + done.stderr]
     version = _run(path, "--version").stdout.strip() or "no version"
     if missing:
-        fix = "Install the one from the package index: pip install 'verifiers[sandbox]'."
+        fix = f"Install the one from the package index: {install_line('sandbox')}."
         return Check("bubblewrap", False, f"{path} ({version}) does not know {', '.join(missing)}", fix=fix)
     return Check("bubblewrap", True, f"{version}, {path}")
 
