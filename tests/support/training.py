@@ -99,13 +99,17 @@ def seeded_reward(task_id: str, index: int, seed: int) -> float:
 
 
 class SimulatedPlayer:
-    """Plays rollouts of one turn on a sampler, after `seconds(random)` of other work, `concurrent` at a time."""
+    """Plays rollouts of one turn on a sampler, and `seconds(random)` of other work, `concurrent` at a time.
+
+    turns: how many turns of the event loop a rollout gives way for first.
+    """
 
     def __init__(
         self,
         sampler: TableSampler,
         *,
         seconds: Callable[[random.Random], float] = lambda _: 0.0,
+        turns: Callable[[random.Random], int] = lambda _: 0,
         reward: Reward = seeded_reward,
         outcome: Callable[[PlannedRollout], str] = lambda _: "ok",
         concurrent: int = 10_000,
@@ -113,6 +117,7 @@ class SimulatedPlayer:
         self.sampler = sampler
         self.played: list[str] = []
         self._seconds = seconds
+        self._turns = turns
         self._reward = reward
         self._outcome = outcome
         self._places = asyncio.Semaphore(concurrent)
@@ -125,6 +130,8 @@ class SimulatedPlayer:
     async def _play_one(self, planned: PlannedRollout, on_sealed: Any) -> None:
         seed = sampling_seed_of(planned.rollout_id)
         async with self._places:
+            for _ in range(self._turns(random.Random(seed))):
+                await asyncio.sleep(0)
             self.played.append(planned.rollout_id)
             completion = await self.sampler.generate([1, 2], {"seed": seed})
             await asyncio.sleep(self._seconds(random.Random(seed)))

@@ -163,6 +163,8 @@ class AsyncLoop:
             batch = await self._next_batch()
             if batch is None:
                 break
+            # From here on, not when the turn begins: a group that arrives in between asks for what remains.
+            self._training = True
             # To its end whatever happens, so that learner, buffer and step say the same when the run stops.
             await shielded(self._turn_on(batch))
         if self.flow.buffer.mastered:
@@ -186,7 +188,6 @@ class AsyncLoop:
     async def _turn_on(self, batch: Batch) -> None:
         """One turn: a step of the learner, while groups are asked for and come in."""
         before = self.version
-        self._training = True
         self._ask()
         self._waits.mark("trainer", False)
         try:

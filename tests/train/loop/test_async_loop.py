@@ -56,6 +56,19 @@ def test_nothing_is_sampled_that_no_step_would_train():
     assert len(made.player.played) == 12 * 4
 
 
+@pytest.mark.parametrize("seed", range(16))
+def test_a_batch_that_is_about_to_be_trained_is_owed_no_more(seed):
+    """Groups that arrive in any turn of the event loop, also between the cut of a batch and the beginning of its step,
+    ask for what the steps after it need."""
+    made = play(
+        seconds=lambda random: random.choice([0.0, 0.0, 0.0, 1.0]),
+        turns=lambda random: random.randrange(12),
+        loop={"seed": seed, "steps": 8, "max_lag": 8, "filter_zero_advantage": False},
+        tasks=30,
+    )
+    assert made.loop.flow.buffer.asked == 16 == made.loop.flow.buffer.fates["trained"]
+
+
 def test_without_lag_sampling_and_training_take_turns():
     """max_lag=0: every token is of the version that is trained, and the times add up."""
     made = play(loop={"max_lag": 0}, seconds=lambda _: 1.0, train_seconds=1.0)
