@@ -2,13 +2,34 @@
 
 import asyncio
 import os
+import subprocess
+import sys
 
 import pytest
 
 from verifiers.errors import SandboxDiedError
-from verifiers.sandboxes.spec import command
+from verifiers.sandboxes.spec import SandboxSpec, command
 
 RUNNING = "cat /proc/[0-9]*/cmdline | tr '\\0' ' ' | grep -o '[s]leep 75' | wc -l"
+
+
+async def test_what_a_killed_supervisor_had_is_killed_before_the_command_has_ended(local_provider):
+    """On a busy machine, where its connection is closed long before its children have another parent."""
+
+    async def left(_):
+        async with await local_provider.create(SandboxSpec(memory=256, pids=64)) as sandbox:
+            await sandbox.start(command("sleep 7500", timeout=None))
+            await sandbox.exec("(setsid sleep 7501 &); kill -KILL $PPID; sleep 7502", timeout=0.5)
+            return (await sandbox.exec(RUNNING.replace("75", "750[12]"))).stdout
+
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(4)]
+    try:
+        for _ in range(8):
+            assert set(await asyncio.gather(*map(left, range(8)))) == {b"0\n"}
+    finally:
+        for process in busy:
+            process.kill()
+            process.wait()
 
 
 @pytest.mark.parametrize("stop", ["KILL", "STOP"])

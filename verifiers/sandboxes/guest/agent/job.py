@@ -10,12 +10,13 @@ QUICK = 0.002
 
 
 class Supervisor:
-    """The agent's view of one: its process and the connection to it."""
+    """The agent's view of one: its process and the connection to it. `lost`: something has killed it."""
 
     def __init__(self, pid: int, link: _socket.socket) -> None:
         self.pid = pid
         self.link = link
         self.job: Job | None = None
+        self.lost = False
 
 
 class Job:

@@ -113,7 +113,9 @@ class Supervision(Streams):
             self.finish(job, 0)
 
     def lose(self, supervisor: Supervisor) -> None:
-        """Something has killed it: what it had adopted is the agent's now."""
+        """Something has killed it: what it had adopted is the agent's, or will be once it has ended: its connection is
+        closed before its children have another parent."""
+        supervisor.lost = True
         self.dismiss(supervisor)
         self.orphans = self.first_orphan = time.monotonic()
         job, supervisor.job = supervisor.job, None
@@ -181,10 +183,12 @@ class Supervision(Streams):
             send_signal(-1, _signal.SIGKILL)  # they breed faster than they are found: at one stroke, all
 
     def own_processes(self) -> "list[int]":
-        """The agent's descendants but for supervisors and theirs: of `direct`, and of supervisors that were killed."""
+        """The agent's descendants but for supervisors and theirs: those of `direct`, and of supervisors that were
+        killed, which are among them until they are reaped."""
         me, known = posix.getpid(), parents()
-        for pid in self.supervisors:
-            known.pop(pid, None)
+        for pid, supervisor in self.supervisors.items():
+            if not supervisor.lost:
+                known.pop(pid, None)
         return descendants(me, known)
 
     def sweep(self) -> None:
