@@ -145,10 +145,10 @@ def test_a_hub_that_is_gone_is_told(owner, place):
         Preparer("http://127.0.0.1:9")(f"{owner.slug}/demo-env@0.1.0", False)
 
 
-def test_a_dry_run_of_training_says_what_it_would_install(hub, owner, place, capfd):
+def test_a_dry_run_of_training_says_what_it_would_install(hub, owner, place, capfd, tmp_path):
     """With version and digest, for what is trained on and what is evaluated on; nothing is installed, or loaded."""
     env_id = f"{owner.slug}/demo-env"
-    settings = ["model.path=m", f"env={env_id}@0.1.0", f"eval.environments={env_id}@0.2.0"]
+    settings = [f"model.path={tmp_path}", f"env={env_id}@0.1.0", f"eval.environments={env_id}@0.2.0"]
     assert train([*settings, "--dry-run", "--hub-url", hub.url]) == ExitCode.OK
     shown = capfd.readouterr().out
     for line, version in (("environment", "0.1.0"), ("evaluated on", "0.2.0")):

@@ -1,5 +1,6 @@
 """CodeRubric: the parser takes out the program, a sandbox runs it, and no verdict is no score."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
@@ -140,11 +141,13 @@ async def test_given_functions_and_parsers():
 @pytest.mark.parametrize(("named", "said"), [("dokcer", "dokcer"), ("unix:nothere.sock", r"nothere\.sock")])
 async def test_a_provider_that_is_not_there_ends_the_run_before_the_model_is_asked(monkeypatch, named, said):
     """Programs would be paid for, and no one of them graded; groups of rubrics and of environments ask, too."""
+    # In an event loop of its own: that of this file's tests has a provider already.
     monkeypatch.setenv("VF_SANDBOX_PROVIDER", named)
     asked = []
     tasks = Dataset.from_list([{"question": "double", "answer": TESTS}])
     env = SingleTurnEnv(dataset=tasks, rubric=RubricGroup([CodeRubric()]))
     group = EnvGroup([env])
+    client = ScriptedClient(lambda request: asked.append(request) or RIGHT)
     with pytest.raises(SandboxSettingsError, match=said):
-        await group.evaluate(ScriptedClient(lambda request: asked.append(request) or RIGHT), "m", num_examples=1)
+        await asyncio.to_thread(asyncio.run, group.evaluate(client, "m", num_examples=1))
     assert not asked
